@@ -20,17 +20,18 @@ def add(ring: Ring, step: Step, acted: Acted, after: Step, without: Collection[s
     Episodes end where `after` says so. An environment that only waits between two episodes, as in vectors that reset
     with the step after, adds none.
     """
-    completion = completing_rows(acted, after, without)
     if not ring.arrays:
-        row = observed_rows(step, ring.stack)
-        groups = {group: {**data, **completion["groups"][group]} for group, data in row["groups"].items()}
+        row, completion = observed_rows(step, ring.stack), completing_rows(acted, after, without)
+        groups = {group: {**data, **completion[group]} for group, data in row["groups"].items()}
         ring.allocate({**row, "groups": groups, "flags": np.zeros(ring.num_envs, np.uint8)})
     if not (ring.is_open and _continues(ring, step)):
         cut(ring)  # perhaps in the middle of an episode
         _observe(ring, step, np.uint8(FIRST))
     slots = ring.open_slots
+    groups = ring.arrays["groups"]
     try:
-        write(ring.arrays, ring.open_rows, completion)
+        for group, completion in completing_rows(acted, after, without).items():
+            write(groups[group], ring.open_rows, completion)
     except KeyError as missing:
         what = f"the policy stores {missing} beside its actions, which the rows of training.dataset do not have"
         raise ConfigError(f"{what}: it can learn from them, but not collect more beside them") from None
@@ -83,16 +84,29 @@ def fill(ring: Ring, like: Tree, env: np.ndarray, pieces: Iterable[dict[str, np.
 def _continues(ring: Ring, step: Step) -> bool:
     """Return whether the open rows hold the observations of `step`; not so after the environments restarted."""
     for group, obs in step.obs.items():
-        stored = leaves(ring.arrays["groups"][group]["obs"])
-        for (_, array), (_, observation) in zip(stored, leaves(newest(obs, ring.stack)), strict=True):
-            if array[ring.open_rows].tobytes() != observation.tobytes():
-                return False
+        if not _equals(ring.arrays["groups"][group]["obs"], ring.open_rows, newest(obs, ring.stack)):
+            return False
     return True
+
+
+def _equals(stored: Tree, rows: Any, obs: Tree) -> bool:
+    """Return whether some rows hold observations, bit for bit."""
+    if isinstance(stored, dict):
+        return all(_equals(array, rows, obs[key]) for key, array in stored.items())
+    return stored[rows].tobytes() == obs.tobytes()  # type: ignore[no-any-return]
 
 
 def _observe(ring: Ring, step: Step, flags: Any) -> None:
     """Write the observations of `step` to the open rows."""
-    write(ring.arrays, ring.open_rows, observed_rows(step, ring.stack))
+    groups, rows = ring.arrays["groups"], ring.open_rows
+    for group, obs in step.obs.items():
+        data = groups[group]
+        data["active"][rows] = step.active[group]
+        write(data, rows, {"obs": newest(obs, ring.stack)})
+    for group, allowed in step.mask.items():
+        groups[group]["mask"][rows] = allowed
+    if step.state is not None:
+        ring.arrays["state"][rows] = step.state
     ring.flags[ring.open_rows] = flags
     ring.is_open = True
 
@@ -129,9 +143,10 @@ def observed_rows(step: Step, stack: int) -> dict[str, Tree]:
 
 
 def completing_rows(acted: Acted, after: Step, without: Collection[str] = ()) -> dict[str, Tree]:
-    """Return the part that completes rows to transitions, [N, …], but for the extras `without`."""
+    """Return the part of each group that completes rows to transitions, [N, …], but for the extras `without`."""
     groups = {}
     for group, action in acted.action.items():
-        groups[group] = {"action": action, "reward": after.reward[group], "died": after.died[group]}
-        groups[group] |= {name: extra for name, extra in acted.extras[group].items() if name not in ("carry", *without)}
-    return {"groups": groups}
+        rows = groups[group] = {"action": action, "reward": after.reward[group], "died": after.died[group]}
+        if extras := acted.extras[group]:
+            rows |= {name: extra for name, extra in extras.items() if name not in ("carry", *without)}
+    return groups

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +21,6 @@ class TDBatch:
     discount: Any  # of the value of next_obs; 0 after a termination
     share: Any  # weight in a mean over the agents that acted
     weight: Any  # weight in the loss: `share` times the importance weight
-
-    def split(self, parts: int) -> Iterator[TDBatch]:
-        """Yield `parts` batches of equal size."""
-        size = len(self.action) // parts
-        for start in range(0, parts * size, size):
-            yield TDBatch(*(None if x is None else x[start : start + size] for x in vars(self).values()))
 
 
 def huber(error: Tensor, kappa: float = 1.0) -> Tensor:

@@ -55,6 +55,7 @@ class DQN:
         self.observers: dict[str, Observer] = {}
         self.kernels: dict[str, QKernel] = {}  # hand-written, where they support the network
         self.gradient_steps = dict.fromkeys(context.env.groups, 0)
+        self.starts = {name: int(group.action.start) for name, group in context.env.groups.items()}  # type: ignore[attr-defined]
         for name, group in context.env.groups.items():
             net = self.nets[name] = QNetwork(group, config).to(self.device)
             self.optimizers[name] = optimizer(net, config.optimizer)
@@ -86,17 +87,18 @@ class DQN:
 
     def _choose(self, name: str, step: Step, epsilon: float, mode: Mode) -> Array:
         """Return the best actions [N, A], each replaced by a random allowed one with probability `epsilon`."""
-        shape, mask = step.active[name].shape, step.mask.get(name)
-        action, is_random = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        shape, mask, start = step.active[name].shape, step.mask.get(name), self.starts[name]
+        at_random = 0
         if epsilon > 0:
             generator = mode.streams.numpy(f"act.{name}")
             is_random = generator.random(shape) < epsilon
-            if is_random.any():
+            at_random = int(np.count_nonzero(is_random))  # counting is quicker than any() and all()
+            if at_random:
                 action = masked(generator.random((*shape, self.nets[name].actions)), mask).argmax(-1)
-        if not is_random.all():
-            best = masked(self._values(name, step, mode), mask).argmax(-1)
-            action = np.where(is_random, action, best)
-        return np.asarray(action + self.context.env.groups[name].action.start)  # type: ignore[attr-defined]
+                if at_random == action.size:
+                    return np.asarray(action + start)
+        best = masked(self._values(name, step, mode), mask).argmax(-1)
+        return np.asarray((np.where(is_random, action, best) if at_random else best) + start)
 
     def _values(self, name: str, step: Step, mode: Mode) -> Array:
         """Return the Q values [N, A, n]."""
@@ -117,7 +119,7 @@ class DQN:
         return Explained(opinions, carry, dict.fromkeys(self.nets, Credit(self.timed.at(mode.phase).gamma)))
 
     def deployed(self, group: str) -> Deployed:
-        net, start = self.nets[group], int(self.context.env.groups[group].action.start)  # type: ignore[attr-defined]
+        net, start = self.nets[group], self.starts[group]
 
         def network(obs: ObservationTensors, carry: Tree, first: Tensor) -> tuple[Tensor, Tree]:
             return net.means(net(obs)), {}
@@ -179,7 +181,7 @@ class DQN:
         share = acted * (calls / acted.sum())
         return TDBatch(
             obs=data["obs"],
-            action=data["action"] - self.context.env.groups[name].action.start,  # type: ignore[attr-defined]
+            action=data["action"] - self.starts[name],
             reward=data["reward"],
             next_obs=data["next_obs"],
             next_mask=data.get("next_mask"),
@@ -214,12 +216,10 @@ class DQN:
 
     def _kernel_gradients(self, name: str, batch: TDBatch, calls: int) -> Iterator[tuple[dict[str, Any], Array]]:
         """Compute what `_loss` says, which was checked, by hand; the network changes between the calls."""
-        kernel, config = self.kernels[name], self.config
-        next_values = kernel.target_values(batch.next_obs)
-        for part, values in zip(batch.split(calls), np.split(next_values, calls), strict=True):
-            loss, value, error = kernel.gradients(part, values, config.double, config.loss == "mse")
-            size, share = np.abs(error), part.share.ravel()
-            yield {"loss": loss, "q_mean": float(value.ravel() @ share), "td_error": float(size.ravel() @ share)}, size
+        config = self.config
+        for step in self.kernels[name].gradients(batch, calls, config.double, config.loss == "mse"):
+            figures = {"loss": step.loss, "q_mean": step.q_mean, "td_error": step.td_error}
+            yield figures, step.errors.reshape(-1, batch.action.shape[1])
 
     def _loss_gradients(self, name: str, batch: TDBatch) -> tuple[dict[str, Any], Array]:
         """Compute them by autograd on `_loss`."""

@@ -27,13 +27,14 @@ from cadenza.nets.ensemble import Ensemble, OwnEnsemble
 from cadenza.nets.heads import CategoricalHead, SquashedHead
 from cadenza.nets.mlp import MLP, network
 from cadenza.nets.numpy.actor_critic_kernel import fill_parameters, observes_vectors
-from cadenza.nets.numpy.sac_kernel import SACKernel, example_batch, sac_kernel
-from cadenza.nets.observe import ObservationTensors, Observer
+from cadenza.nets.numpy.sac_kernel import SACKernel, Sample, example_batch, sac_kernel
+from cadenza.nets.observe import VECTOR, ObservationTensors, Observer
 from cadenza.nets.opinions import action_mask, policy_opinion, to_numpy
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.nets.target import Target
 from cadenza.nets.torso import Torso
 from cadenza.ops.surrogate import masked_mean
+from cadenza.trees import map_tree
 from cadenza.types import (
     Acted,
     Context,
@@ -143,16 +144,16 @@ class Temperature(nn.Module):
 
 @dataclass(frozen=True)
 class Batch:
-    """The transitions of a group, [B, A, …]."""
+    """The transitions of a group [B, A, …], as tensors, or as arrays for a kernel."""
 
-    obs: ObservationTensors
-    action: Tensor
-    reward: Tensor
-    next_obs: ObservationTensors
-    goes_on: Tensor  # weight of the value of next_obs: 0 after an end, else the discount
-    mask: Tensor | None
-    next_mask: Tensor | None
-    weight: Tensor  # 1 where the agent acted, else 0
+    obs: Any
+    action: Any
+    reward: Any
+    next_obs: Any
+    goes_on: Any  # weight of the value of next_obs: 0 after an end, else the discount
+    mask: Any
+    next_mask: Any
+    weight: Any  # 1 where the agent acted, else 0
 
 
 class SAC:
@@ -216,12 +217,15 @@ class SAC:
             action = {name: self._choose(name, step, mode) for name in self.policies}
         return Acted(action, {name: {} for name in self.policies}, carry)
 
-    @torch.inference_mode()
     def _choose(self, name: str, step: Step, mode: Mode) -> np.ndarray:
-        policy, observer, obs = self.policies[name], self.observers[name], step.obs[name]
         if name in self.kernels:
             generator = mode.streams.numpy(f"act.{name}") if mode.explore else None
-            return self.kernels[name].act(observer.vector(obs), generator)
+            return self.kernels[name].act(self.observers[name].vector(step.obs[name]), generator)
+        return self._choose_by_module(name, step, mode)
+
+    @torch.inference_mode()
+    def _choose_by_module(self, name: str, step: Step, mode: Mode) -> np.ndarray:
+        policy, observer, obs = self.policies[name], self.observers[name], step.obs[name]
         output = policy(observer(obs))
         mask = torch.from_numpy(step.mask[name]).to(self.device) if name in step.mask else None
         if mode.explore:
@@ -283,34 +287,35 @@ class SAC:
 
     def _batch(self, name: str, sampled: Transitions) -> Batch:
         data, observer = sampled.groups[name], self.observers[name]
-
-        def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(self.device)
-
-        over = tensor(data["terminated"])
-        return Batch(
-            obs=observer(data["obs"]),
-            action=tensor(data["action"] if data["action"].dtype != np.float64 else data["action"].astype(np.float32)),
-            reward=tensor(data["reward"]),
-            next_obs=observer(data["next_obs"]),
-            goes_on=tensor(sampled.discount)[:, None] * (~over).float(),
-            mask=tensor(data["mask"]) if "mask" in data else None,
-            next_mask=tensor(data["next_mask"]) if "next_mask" in data else None,
-            weight=tensor(data["active"]).float(),
-        )
+        action = data["action"]
+        arrays = {
+            "action": action if action.dtype != np.float64 else action.astype(np.float32),
+            "reward": data["reward"],
+            "goes_on": sampled.discount[:, None] * ~data["terminated"],
+            "mask": data.get("mask"),
+            "next_mask": data.get("next_mask"),
+            "weight": data["active"].astype(np.float32),
+        }
+        if self._uses_kernel(name):
+            return Batch(observer.vector(data["obs"]), next_obs=observer.vector(data["next_obs"]), **arrays)
+        tensors = {key: None if x is None else torch.from_numpy(x).to(self.device) for key, x in arrays.items()}
+        return Batch(observer(data["obs"]), next_obs=observer(data["next_obs"]), **tensors)
 
     def _learn(self, name: str, batch: Batch, config: SACConfig, critics: bool, policy: bool) -> dict[str, Any]:
         optimizers, rate = self.optimizers, config.learning_rate
         self.temperatures[name].follow(config)
         temperature = self.temperatures[name].now()
         metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
+        next_sample = sample = None
+        if self._uses_kernel(name) and critics and policy:  # the policy does not change in between
+            next_sample, sample = self._samples(name, batch.next_obs, batch.obs)
         if critics:
-            loss, value = self._critic_gradients(name, batch, temperature)
+            loss, value = self._critic_gradients(name, batch, temperature, next_sample)
             critic_rate = rate if config.critic_learning_rate is None else config.critic_learning_rate
             norm = optimizers[f"{name}.critics"].step(critic_rate, config.max_grad_norm)["all"]
             metrics |= {"critic_loss": loss, "q_mean": value, "grad_norm/critics": norm}
         if policy:
-            loss, entropy = self._policy_gradients(name, batch, temperature)
+            loss, entropy = self._policy_gradients(name, batch, temperature, sample)
             norm = optimizers[f"{name}.policy"].step(rate, config.max_grad_norm)["all"]
             metrics |= {"policy_loss": loss, "entropy": entropy, "grad_norm/policy": norm}
             if config.temperature == "auto":
@@ -327,18 +332,24 @@ class SAC:
             self.targets[name].follow(config.tau)
         return metrics
 
-    def _critic_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+    def _critic_gradients(
+        self, name: str, batch: Batch, temperature: Tensor, next_sample: Sample | None = None
+    ) -> tuple[Any, Any]:
         """Set the critics' gradients; return their loss and the mean of their values."""
         if self._uses_kernel(name):  # computes what `_critic_loss` says, which was checked
-            return self.kernels[name].critic_gradients(batch, float(temperature), self._noise(name, batch))
+            (drawn,) = [next_sample] if next_sample else self._samples(name, batch.next_obs)
+            return self.kernels[name].critic_gradients(batch, float(temperature), drawn)
         loss, value = self._critic_loss(name, batch, temperature)
         self._backward(f"{name}.critics", self.critics[name], loss)
         return loss.detach(), value
 
-    def _policy_gradients(self, name: str, batch: Batch, temperature: Tensor) -> tuple[Any, Any]:
+    def _policy_gradients(
+        self, name: str, batch: Batch, temperature: Tensor, sample: Sample | None = None
+    ) -> tuple[Any, Any]:
         """Set the policy's gradients; return its loss and its entropy."""
         if self._uses_kernel(name):
-            return self.kernels[name].policy_gradients(batch, float(temperature), self._noise(name, batch))
+            (drawn,) = [sample] if sample else self._samples(name, batch.obs)
+            return self.kernels[name].policy_gradients(batch, float(temperature), drawn)
         loss, entropy = self._policy_loss(name, batch, temperature)
         self._backward(f"{name}.policy", self.policies[name], loss)
         return loss.detach(), entropy
@@ -351,11 +362,12 @@ class SAC:
         self.optimizers[name].zero_grad()
         loss.backward(inputs=[p for p in net.parameters() if p.requires_grad])  # type: ignore[no-untyped-call]
 
-    def _noise(self, name: str, batch: Batch) -> np.ndarray:
-        """Return noise for an action of each row, as the head of the policy would draw it."""
+    def _samples(self, name: str, *observed: np.ndarray) -> list[Sample]:
+        """Draw an action for each row of each batch of observations, with noise as the head of the policy draws it."""
         size = math.prod(self.context.env.groups[name].action.shape or ())
-        noise = torch.empty(batch.reward.numel(), size)
-        return noise.normal_(generator=self.context.streams.torch(f"policy.{name}", self.device)).numpy()
+        generator = self.context.streams.torch(f"policy.{name}", self.device)
+        noises = [torch.empty(math.prod(obs.shape[:2]), size).normal_(generator=generator) for obs in observed]
+        return self.kernels[name].draw(*((obs, noise.numpy()) for obs, noise in zip(observed, noises, strict=True)))
 
     def _actions(self, name: str, obs: ObservationTensors, mask: Tensor | None) -> tuple[Tensor | None, Tensor]:
         """Return an action on the scale [-1, 1] and its log-probability, or None and those of all discrete actions."""
@@ -423,7 +435,11 @@ class SAC:
         fill_parameters(numbers, policy, critics, self.targets[group].net)
         agents, temperature = len(self.context.env.groups[group].agents), torch.tensor(0.3)
         features = policy.torso.encoder.features
-        batch = Batch(**example_batch(policy.head, features, numbers, agents))  # type: ignore[arg-type]
+        example = example_batch(policy.head, features, numbers, agents)  # type: ignore[arg-type]
+        if not self._uses_kernel(group):
+            example = map_tree(lambda x: None if x is None else torch.from_numpy(x), example)
+            example |= {key: {VECTOR: example[key]} for key in ("obs", "next_obs")}
+        batch = Batch(**example)
         critic_loss, q_mean = self._critic_gradients(group, batch, temperature)
         policy_loss, entropy = self._policy_gradients(group, batch, temperature)
         figures = {"critic_loss": critic_loss, "q_mean": q_mean, "policy_loss": policy_loss, "entropy": entropy}

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from cadenza.config.networks import HeadConfig, MemoryConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.nets.actor_critic import ActorCritic
 from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
+from cadenza.nets.numpy.network import Network
 from cadenza.nets.observe import VECTOR
 from cadenza.nets.optimizers import optimizer
 from cadenza.ops.surrogate import ClippedObjective
@@ -265,3 +266,26 @@ def test_it_follows_its_network_through_optimizer_steps_and_loaded_weights() -> 
     with torch.no_grad():
         expected = net(seen.obs, {}, torch.zeros(1, ROWS, AGENTS, dtype=torch.bool)).output[0]
     np.testing.assert_allclose(hand.act(seen.obs[VECTOR][0].numpy(), None, None), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.Tanh])
+def test_networks_in_kept_memory_equal_autograd_for_every_number_of_rows(activation: type[torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    nets = [torch.nn.Sequential(torch.nn.Linear(5, 8), activation(), torch.nn.Linear(8, 1)) for _ in range(2)]
+    for net in nets:
+        optimizer(net, OptimizerConfig())
+    by_hand, other = (Network(net) for net in nets)
+    other.share(by_hand, with_outputs=True)
+    for count, learned in ((4, 4), (9, 5), (2, 2)):  # more rows than ever, fewer, and gradients of the last of them
+        x, slope = torch.randn(count, 5, requires_grad=True), torch.randn(learned, 1)
+        other(np.ones((count, 5), np.float32))
+        output = nets[0](x)
+        np.testing.assert_allclose(by_hand(x.detach().numpy()), output.detach(), atol=1e-5)
+        parameters = list(nets[0].parameters())
+        (by_input,) = torch.autograd.grad(output.sum(), x, retain_graph=True)
+        rows = np.arange(count)[::-2]
+        np.testing.assert_allclose(by_hand.input_gradient(rows, start=2), by_input[rows.copy(), 2:], atol=1e-5)
+        expected = torch.autograd.grad((output[-learned:] * slope).sum(), [*parameters, x])
+        of_inputs = by_hand.backward(slope.numpy(), to_input=True)
+        torch.testing.assert_close([p.grad for p in parameters], list(expected[:-1]), atol=1e-5, rtol=1e-4)
+        np.testing.assert_allclose(of_inputs, expected[-1][-learned:], atol=1e-5)

@@ -66,7 +66,8 @@ def move_away(*nets: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("extra", [(), ("algorithm.layer_norm=true", "algorithm.critics=3", "algorithm.n_step=3")])
 def test_losses_equal_a_plain_implementation_with_continuous_actions(warmed: Any, extra: tuple[str, ...]) -> None:
-    workflow, store = warmed("Pendulum-v1:sac", "environment.max_episode_steps=30", *extra)
+    settings = "environment.max_episode_steps=30", "runtime.kernels=torch"
+    workflow, store = warmed("Pendulum-v1:sac", *settings, *extra)
     policy, critics, targets = parts_of(workflow)
     move_away(policy, critics, targets)
     batch, temperature = batch_of(workflow, store), torch.tensor(0.3)

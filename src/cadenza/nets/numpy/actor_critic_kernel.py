@@ -157,11 +157,7 @@ class Layers:
                 gradients = module.weight.grad.numpy().T, module.bias.grad.numpy()
                 self.layers.append(Dense(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
             else:
-                self.append_activation(module)
-
-    def append_activation(self, module: nn.Module) -> None:
-        """Apply an activation after the last layer."""
-        self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
+                self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
 
     def __call__(self, x: Array) -> Array:
         """Return the output [B, O] for an input [B, F]."""
@@ -173,15 +169,6 @@ class Layers:
         """Set the parameters' gradients from that by the output [B, O]; with `to_input`, return that by the input."""
         for index in reversed(range(len(self.layers))):
             gradient = self.layers[index].backward(gradient, to_input or index > 0)
-        return gradient
-
-    def input_gradient(self, rows: Array) -> Array:
-        """Return the gradient of the only output by the input, for rows of the last call."""
-        gradient = np.ones((len(rows), 1), self.layers[0].weight.dtype)
-        for layer in reversed(self.layers):
-            if layer.slope is not None:
-                gradient = gradient * layer.slope(layer.y[rows])
-            gradient = layer.by_input(gradient)
         return gradient
 
 

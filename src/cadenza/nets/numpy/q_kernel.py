@@ -5,7 +5,8 @@ The modules of `q_network.py` own the parameters; the reference is the loss of `
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -19,56 +20,84 @@ from cadenza.nets.numpy.actor_critic_kernel import (
     spread,
     supports,
 )
+from cadenza.nets.numpy.network import Network
 from cadenza.nets.q_network import QNetwork, Stream
 from cadenza.ops.td import TDBatch
+
+
+class TDFigures(NamedTuple):
+    """The figures of a gradient step."""
+
+    loss: float
+    q_mean: float
+    td_error: float  # mean of the absolute errors
+    errors: Array  # [B * A] absolute ones
 
 
 class QKernel:
     """Values of the network and of its target, and gradients of the TD loss, which it writes in place."""
 
     def __init__(self, net: QNetwork, target: QNetwork) -> None:
-        self.online, self.target = QLayers(net), QLayers(target)
+        self.actor, self.online, self.target = QLayers(net, Layers), QLayers(net), QLayers(target)
 
     def values(self, vector: Array) -> Array:
-        """Return the Q values [*, n] for observations [*, F]."""
-        return self.online(vector.reshape(-1, vector.shape[-1])).reshape(*vector.shape[:-1], -1)
+        """Return the Q values [*, n] for observations [*, F], which the next call may overwrite."""
+        return self.actor(vector.reshape(-1, vector.shape[-1])).reshape(*vector.shape[:-1], -1)
 
-    def target_values(self, vector: Array) -> Array:
-        """Return the target network's values [*, n] for observations [*, F]."""
-        return self.target(vector.reshape(-1, vector.shape[-1])).reshape(*vector.shape[:-1], -1)
+    def gradients(self, batch: TDBatch, calls: int, double: bool, squared: bool) -> Iterator[TDFigures]:
+        """Set the parameters' gradients to those of the loss, for each of `calls` equal parts of a batch in turn.
 
-    @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def gradients(self, batch: TDBatch, next_values: Array, double: bool, squared: bool) -> tuple[float, Array, Array]:
-        """Set the parameters' gradients to those of the loss; return the loss, and values and TD errors [B, A].
-
-        `next_values` [B, A, n] are the target network's for `next_obs`.
+        The network may change in between, its target does not.
         """
-        obs, next_obs, next_mask, action, reward, discount, weight = map(
+        obs, next_obs, next_mask, action, reward, discount, share, weight = map(
             rows,
-            (batch.obs, batch.next_obs, batch.next_mask, batch.action, batch.reward, batch.discount, batch.weight),
+            (
+                batch.obs,
+                batch.next_obs,
+                batch.next_mask,
+                batch.action,
+                batch.reward,
+                batch.discount,
+                batch.share,
+                batch.weight,
+            ),
         )
-        index, next_values = np.arange(len(obs)), rows(next_values)
-        scores = self.online(next_obs) if double else next_values
-        best = (scores if next_mask is None else np.where(next_mask, scores, -np.inf)).argmax(-1)
-        values = self.online(obs)
-        value = values[index, action]
-        error = value - (reward + discount * next_values[index, best])
-        slope = 2 * error if squared else error.clip(-1, 1)
-        losses = error * error if squared else slope * (error - 0.5 * slope)
-        gradient = np.zeros_like(values)
-        gradient[index, action] = slope * weight
-        self.online.backward(gradient)
-        shape = batch.action.shape
-        return float(losses @ weight), value.reshape(shape), error.reshape(shape)
+        next_values = self.target(next_obs)
+        size, actions = len(obs) // calls, next_values.shape[1]
+        entry = np.arange(len(obs)) % size * actions + action  # of the action's value among those of its part
+
+        def goals(scores: Array, part: slice) -> Array:
+            allowed = scores if next_mask is None else np.where(next_mask[part], scores, -np.inf)
+            best = allowed.argmax(-1)[:, None]
+            following = np.take_along_axis(next_values[part], best, 1)[:, 0]
+            return reward[part] + discount[part] * following  # type: ignore[no-any-return]
+
+        every = None if double else goals(next_values, slice(None))
+        for start in range(0, len(obs), size):
+            part = slice(start, start + size)
+            with np.errstate(all="ignore"):  # divergence is reported by the checks of the run
+                goal = goals(self.online(next_obs[part]), part) if every is None else every[part]
+                values = self.online(obs[part])
+                value = values.take(entry[part])
+                error = value - goal
+                slope = 2 * error if squared else np.minimum(np.maximum(error, -1), 1)
+                losses = error * error if squared else slope * (error - 0.5 * slope)
+                gradient = np.zeros_like(values)
+                gradient.put(entry[part], slope * weight[part])
+                self.online.backward(gradient)
+                size_of_error = np.abs(error)
+                loss, q_mean = float(losses @ weight[part]), float(value @ share[part])
+                figures = TDFigures(loss, q_mean, float(size_of_error @ share[part]), size_of_error)
+            yield figures
 
 
 class QLayers:
     """The layers of one Q network, dueling or not."""
 
-    def __init__(self, net: QNetwork) -> None:
-        self.trunk = Layers(net.torso.mix)
-        self.advantage = Layers(modules(net.advantage))
-        self.value = None if net.value is None else Layers(modules(net.value))
+    def __init__(self, net: QNetwork, kind: type[Layers | Network] = Network) -> None:
+        self.trunk = kind(net.torso.mix)
+        self.advantage = kind(modules(net.advantage))
+        self.value = None if net.value is None else kind(modules(net.value))
 
     def __call__(self, vector: Array) -> Array:
         """Return the Q values [B, n] for observations [B, F]."""

@@ -6,44 +6,36 @@ The modules own the parameters; the reference are the losses of `workflows/sac.p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, SquashedHead
-from cadenza.nets.numpy.actor_critic_kernel import (
-    EXAMPLES,
-    Array,
-    Dense,
-    Layers,
-    observes_vectors,
-    spread,
-    supports,
-)
-from cadenza.nets.observe import VECTOR, ObservationTensors
+from cadenza.nets.numpy.actor_critic_kernel import EXAMPLES, Array, Layers, observes_vectors, spread, supports
+from cadenza.nets.numpy.network import Layer, Memory, Network
 from cadenza.nets.torso import Torso
 
 LOG_2 = float(np.log(2))
 
 
 class VectorTransitions(Protocol):
-    """Transitions without images, tensors [B, A, …]."""
+    """Transitions without images, arrays [B, A, …]."""
 
     @property
-    def obs(self) -> ObservationTensors: ...
+    def obs(self) -> Array: ...
     @property
-    def action(self) -> Tensor: ...
+    def action(self) -> Array: ...
     @property
-    def reward(self) -> Tensor: ...
+    def reward(self) -> Array: ...
     @property
-    def next_obs(self) -> ObservationTensors: ...
+    def next_obs(self) -> Array: ...
     @property
-    def goes_on(self) -> Tensor: ...  # weight of the value of next_obs
+    def goes_on(self) -> Array: ...  # weight of the value of next_obs
     @property
-    def weight(self) -> Tensor: ...  # 1 where the agent acted, else 0
+    def weight(self) -> Array: ...  # 1 where the agent acted, else 0
 
 
 class Sample(NamedTuple):
@@ -66,12 +58,17 @@ class SACKernel:
     ) -> None:
         self.head, self.trusts = head, trusts
         self.middle, self.reach = head.middle.numpy(), head.reach.numpy()
-        self.policy = Layers(actor)
+        layers = list(actor)
+        self.actor, self.policy = Layers(layers), Network(layers)
         self.critics, self.targets = members(critics), members(targets)
+        for network in (*self.critics[1:], *self.targets):
+            network.share(self.critics[0], with_outputs=network in self.targets)
+        weight = critics.weights[0]
+        self.inputs = Memory(weight.shape[1], weight.dtype)
 
     def act(self, vector: Array, generator: np.random.Generator | None) -> Array:
         """Sample actions [N, A, …] for observations [N, A, F]; return the most likely ones without a generator."""
-        output = self.policy(vector.reshape(-1, vector.shape[-1]))
+        output = self.actor(vector.reshape(-1, vector.shape[-1]))
         inner, log_std, _ = self._normal(output)
         if generator is not None:
             inner = inner + np.exp(log_std) * generator.standard_normal(inner.shape, np.float32)
@@ -79,16 +76,34 @@ class SACKernel:
         return action.reshape(*vector.shape[:-1], *self.head.shape)
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def critic_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
-        """Set the critics' gradients to those of their loss; return the loss and the mean of their values."""
-        next_obs, share = rows(batch.next_obs[VECTOR]), shares(batch)
-        sample = self._sample(next_obs, noise)
-        inputs = np.concatenate([next_obs, sample.action], 1)
+    def draw(self, *drawn: tuple[Array, Array]) -> list[Sample]:
+        """Draw actions for observations [B, A, F] with standard normal noise [B * A, actions].
+
+        Several pairs of both share one pass through the policy.
+        """
+        observed, noise = [rows(obs) for obs, _ in drawn], np.concatenate([noise for _, noise in drawn])
+        mean, log_std, is_free = self._normal(self.policy(np.concatenate(observed)))
+        deviation = np.exp(log_std) * noise
+        inner = mean + deviation
+        size = np.abs(inner)  # the slope is even, and a logarithm of small numbers is faster than NumPy's `logaddexp`
+        log_slope = 2 * (LOG_2 - size - np.log1p(np.exp(-2 * size)))
+        log_prob = -(0.5 * (noise * noise + LOG_2PI) + log_std + log_slope).sum(-1)
+        parts = (np.tanh(inner), log_prob, deviation, is_free)
+        ends = np.cumsum([0, *map(len, observed)]).tolist()
+        return [Sample(*(part[start:end] for part in parts)) for start, end in pairwise(ends)]
+
+    @np.errstate(all="ignore")
+    def critic_gradients(self, batch: VectorTransitions, temperature: float, sample: Sample) -> tuple[float, float]:
+        """Set the critics' gradients to those of their loss; return the loss and the mean of their values.
+
+        `sample` was drawn for the next observations.
+        """
+        share, inputs = shares(batch), self._inputs(rows(batch.next_obs), sample.action)
         next_value = np.min([target(inputs)[:, 0] for target in self.targets], 0)
         goal = rows(batch.reward) + rows(batch.goes_on) * (next_value - temperature * sample.log_prob)
         action = rows(batch.action)
         unit_action = (action.reshape(len(action), -1) - self.middle) / self.reach
-        inputs = np.concatenate([rows(batch.obs[VECTOR]), unit_action], 1)
+        inputs = self._inputs(rows(batch.obs), unit_action)
         loss = mean = 0.0
         for critic in self.critics:
             value = critic(inputs)[:, 0]
@@ -100,68 +115,68 @@ class SACKernel:
         return loss, mean
 
     @np.errstate(all="ignore")
-    def policy_gradients(self, batch: VectorTransitions, temperature: float, noise: Array) -> tuple[float, float]:
+    def policy_gradients(self, batch: VectorTransitions, temperature: float, sample: Sample) -> tuple[float, float]:
         """Set the policy's gradients to those of SAC's policy loss; return the loss and the policy's mean entropy.
 
-        `noise` [rows, actions] is standard normal; the critics' gradients stay as they are.
+        `sample` was the last to be drawn, for the observations. The critics' gradients stay as they are.
         """
-        obs, share = rows(batch.obs[VECTOR]), shares(batch)
-        sample = self._sample(obs, noise)
-        value, by_inputs = self._trusted_value(np.concatenate([obs, sample.action], 1))
-        by_action = by_inputs[:, obs.shape[1] :] * -share[:, None]
+        share = shares(batch)
+        value, by_action = self._trusted_value(self._inputs(rows(batch.obs), sample.action), sample.action.shape[1])
+        by_action *= -share[:, None]
         entropy_share = (temperature * share)[:, None]
         by_inner = by_action * (1 - sample.action * sample.action) + 2 * sample.action * entropy_share
         by_log_std = (by_inner * sample.deviation - entropy_share) * sample.is_free
         self.policy.backward(np.concatenate([by_inner, by_log_std], 1), to_input=False)
         return float((temperature * sample.log_prob - value) @ share), -float(sample.log_prob @ share)
 
-    def _trusted_value(self, inputs: Array) -> tuple[Array, Array]:
-        """Return the critics' lowest or mean value [B] for inputs [B, F], and its gradient [B, F] by them."""
-        values = np.stack([critic(inputs)[:, 0] for critic in self.critics])
-        every = np.arange(len(inputs))
+    def _inputs(self, obs: Array, action: Array) -> Array:
+        """Return the critics' inputs, which the next ones overwrite."""
+        if self.inputs.rows != len(obs):
+            self.inputs.resize(len(obs))
+        inputs = self.inputs.array
+        inputs[:, : obs.shape[1]], inputs[:, obs.shape[1] :] = obs, action
+        return inputs
+
+    def _trusted_value(self, inputs: Array, actions: int) -> tuple[Array, Array]:
+        """Return the critics' lowest or mean value [B] for inputs [B, F], and its gradient by the last `actions`."""
+        values, start = np.stack([critic(inputs)[:, 0] for critic in self.critics]), inputs.shape[1] - actions
         if self.trusts == "mean":
-            return values.mean(0), np.mean([critic.input_gradient(every) for critic in self.critics], 0)
-        gradient, lowest = np.empty_like(inputs), values.argmin(0)
+            every = np.arange(len(inputs))
+            return values.mean(0), np.mean([critic.input_gradient(every, start) for critic in self.critics], 0)
+        gradient, lowest = np.empty((len(inputs), actions), inputs.dtype), values.argmin(0)
         for index, critic in enumerate(self.critics):  # each only for the rows where it is the lowest
             where = np.flatnonzero(lowest == index)
-            gradient[where] = critic.input_gradient(where)
+            gradient[where] = critic.input_gradient(where, start)
         return values.min(0), gradient
 
     def _normal(self, output: Array) -> tuple[Array, Array, Array]:
         """Return mean, log standard deviation, and whether that is within its bounds."""
-        mean, log_std = np.split(output, 2, -1)
+        half = output.shape[1] // 2
+        mean, log_std = output[:, :half], output[:, half:]
         log_std = log_std + self.head.config.log_std_init
         bounded = log_std.clip(-20, 2)
         return mean, bounded, bounded == log_std
 
-    def _sample(self, obs: Array, noise: Array) -> Sample:
-        mean, log_std, is_free = self._normal(self.policy(obs))
-        deviation = np.exp(log_std) * noise
-        inner = mean + deviation
-        log_slope = 2 * (LOG_2 - inner - np.logaddexp(0, -2 * inner))
-        log_prob = -(0.5 * (noise * noise + LOG_2PI) + log_std + log_slope).sum(-1)
-        return Sample(np.tanh(inner), log_prob, deviation, is_free)
 
-
-def members(ensemble: Ensemble) -> list[Layers]:
+def members(ensemble: Ensemble) -> list[Network]:
     """Return the networks of an ensemble; for products this large, one by one is as fast as batched."""
     networks = []
     for index in range(len(ensemble.weights[0])):
-        layers = Layers()
+        network = Network()
         for weight, bias in zip(ensemble.weights, ensemble.biases, strict=True):
-            if layers.layers:
-                layers.append_activation(ensemble.activation)
+            if network.layers:
+                network.layers[-1].append(ensemble.activation)
             assert weight.grad is not None
             assert bias.grad is not None
-            values = weight.detach().numpy()[index], bias.detach().numpy()[index, 0]
-            layers.layers.append(Dense(*values, weight.grad.numpy()[index], bias.grad.numpy()[index, 0]))
-        networks.append(layers)
+            gradients = weight.grad[index], bias.grad[index, 0]
+            network.layers.append(Layer(weight.detach()[index], bias.detach()[index, 0], *gradients))
+        networks.append(network)
     return networks
 
 
-def rows(x: Tensor) -> Array:
-    """Return a tensor [B, A, …] as an array [B * A, …]."""
-    return x.numpy().reshape(-1, *x.shape[2:])
+def rows(x: Array) -> Array:
+    """Return [B, A, …] as [B * A, …]."""
+    return x.reshape(-1, *x.shape[2:])
 
 
 def shares(batch: VectorTransitions) -> Array:
@@ -194,21 +209,20 @@ def sac_kernel(
 def example_batch(
     head: SquashedHead | CategoricalHead, features: int, numbers: np.random.Generator, agents: int
 ) -> dict[str, Any]:
-    """Make up transitions [B, A, …]; return them by name, in torch's default precision."""
-    lead, dtype = (EXAMPLES, agents), torch.get_default_dtype()
+    """Make up transitions, arrays [B, A, …], by name."""
+    lead = (EXAMPLES, agents)
     if isinstance(head, CategoricalHead):
         action = np.floor(numbers.random(lead) * head.outputs) + head.start
     else:
         unit = 2 * numbers.random((*lead, len(head.middle))) - 1
         action = (head.middle.numpy() + head.reach.numpy() * unit).reshape(*lead, *head.shape)
-    arrays = {
+    return {
         "action": action,
         "reward": spread(numbers, *lead),
         "goes_on": numbers.random(lead) * (numbers.random(lead) < 0.8),
-        "weight": numbers.random(lead) < 0.8,
+        "weight": (numbers.random(lead) < 0.8).astype(np.float64),
         "obs": spread(numbers, *lead, features, reach=3.0),
         "next_obs": spread(numbers, *lead, features, reach=3.0),
+        "mask": None,
+        "next_mask": None,
     }
-    tensors = {name: torch.as_tensor(array, dtype=dtype) for name, array in arrays.items()}
-    vectors = {name: {VECTOR: tensors[name]} for name in ("obs", "next_obs")}
-    return {**tensors, **vectors, "mask": None, "next_mask": None}
