@@ -39,7 +39,7 @@ def composed(base: Base, overrides: Sequence[str]) -> tuple[dict[str, Any], list
     known = all(_is_plain(layer.data) and layer.data.keys() <= _settings() for layer in base.layers)
     if base.root != ROOT or base.folders or base.groups or base.files or not (whole and known):
         return None
-    by_group = dict(match.groups() for match in choices)
+    by_group = {match[1]: match[2] for match in choices}
     layers = [*_layers("experiment", by_group["experiment"])] if "experiment" in by_group else []
     layers.append(Layer(f"cadenza/conf/{ROOT}.yaml", {}))
     if "algorithm" in by_group:

@@ -55,11 +55,11 @@ def write_chart(chart: Chart, path: SafePath) -> None:
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot()
     for curve in chart.curves:
-        label, look = curve.label, {"color": curve.colour, "linestyle": (0, (4, 3)) if curve.is_dashed else "-"}
+        label, style = curve.label, "--" if curve.is_dashed else "-"
         if curve.is_area:
             axes.fill(*zip(*curve.points, strict=True), color=curve.colour, alpha=0.15, linewidth=0, label=label)
         elif curve.points:
-            axes.plot(*zip(*curve.points, strict=True), **look, linewidth=curve.width, label=label)
+            axes.plot(*zip(*curve.points, strict=True), style, color=curve.colour, linewidth=curve.width, label=label)
             label = ""
         if curve.marks:
             fill = curve.colour if curve.is_filled else "none"

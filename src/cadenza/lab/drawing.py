@@ -134,12 +134,12 @@ def _chart(chart: Chart) -> Iterator[str]:
             yield _swatch(curve, position, middle, font)
             yield words(position + 2 * font, middle + 0.3 * font, curve.label, size=0.8 * font)
             position += 2.7 * font + CHARACTER * 0.8 * font * len(curve.label)
-    for y in ticks(low, high, (bottom - top) / (3 * font)):
-        yield f'<path d="M{left:.1f} {down(y.value):.1f}H{right:.1f}" stroke="{FAINT}"/>\n'
-        yield words(left - 0.5 * font, down(y.value) + 0.35 * font, y.text, "end", 0.85 * font)
-    for x in ticks(0, end, (right - left) / (6 * font), units=True):
-        yield f'<path d="M{across(x.value):.1f} {bottom:.1f}V{top:.1f}" stroke="{FAINT}"/>\n'
-        yield words(across(x.value), bottom + 1.3 * font, x.text, "middle", 0.85 * font)
+    for tick in ticks(low, high, (bottom - top) / (3 * font)):
+        yield f'<path d="M{left:.1f} {down(tick.value):.1f}H{right:.1f}" stroke="{FAINT}"/>\n'
+        yield words(left - 0.5 * font, down(tick.value) + 0.35 * font, tick.text, "end", 0.85 * font)
+    for tick in ticks(0, end, (right - left) / (6 * font), units=True):
+        yield f'<path d="M{across(tick.value):.1f} {bottom:.1f}V{top:.1f}" stroke="{FAINT}"/>\n'
+        yield words(across(tick.value), bottom + 1.3 * font, tick.text, "middle", 0.85 * font)
     if chart.x_label:
         yield words((left + right) / 2, chart.height - 0.8 * font, chart.x_label, "middle", 0.95 * font)
     if chart.y_label:
