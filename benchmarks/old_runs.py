@@ -22,7 +22,7 @@ import traces
 from harness.traced_runs import OLD_RUNS, merged
 
 HOST = "machine"
-LEFT_OUT = ("curves.png", "report.md", "metrics.csv")  # made again when the run ends
+LEFT_OUT = ("curves.png", "curves.svg", "report.md", "metrics.csv")  # made again when the run ends
 KEY = "made_on.json"  # the facts of the machine they were made on
 
 

@@ -71,7 +71,7 @@ ALERT = {
     "explanation": "too fast",
     "hint": "a smaller algorithm.learning_rate",
 }  # fmt: skip
-OUTPUTS = ("report.md", "report.html", "curves.png", "metrics.csv")  # files of a run that others look at
+OUTPUTS = ("report.md", "report.html", "curves.svg", "metrics.csv")  # files of a run that others look at
 
 EVERYWHERE = ("config.yaml", "manifest.json", "status.json", "decisions.json", ".", "lock")
 MEASURED = ("metrics.jsonl", "alerts.jsonl")

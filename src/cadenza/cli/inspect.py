@@ -37,6 +37,7 @@ def inspect(
     """
     from urllib.parse import quote, urlencode
 
+    from cadenza.base.garbage import collect_as_usual
     from cadenza.errors import NotFoundError
     from cadenza.lab.inspector.run_catalog import Catalog
     from cadenza.lab.inspector.server import Inspector, serve
@@ -60,6 +61,7 @@ def inspect(
     else:
         say(address, err=True)
         say("the inspector listens on this machine only; Ctrl-C ends it", err=True)
+    collect_as_usual()
     with suppress(KeyboardInterrupt), opened_in_browser(address) if browser and not json else nullcontext():
         serve(inspector)
 

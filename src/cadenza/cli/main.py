@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from cadenza import __version__
-from cadenza.base import blas
+from cadenza.base import blas, garbage
 from cadenza.base.json_text import is_text
 from cadenza.base.text import lines, one_line
 from cadenza.errors import CadenzaError, ConfigError, StorageError
@@ -155,6 +156,7 @@ def help_of(command: Callable[..., None]) -> str:
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    garbage.collect_rarely()
     mend_streams()
     blas.may_start_again, blas.started_for = os.name == "posix", os.environ.pop(blas.STARTED_FOR, "")
     try:
@@ -163,6 +165,7 @@ def main() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], other.environment)
+    gc.freeze()  # the end of the process frees all memory: no search for garbage, which takes longer than `--help`
     sys.exit(code)
 
 

@@ -58,6 +58,7 @@ def _live(root: Any, every: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
+    from cadenza.base.garbage import collect_as_usual
     from cadenza.records.live_runs import running
 
     console = Console()
@@ -72,6 +73,7 @@ def _live(root: Any, every: float) -> None:
         alerts = [Text(printable(text), style="yellow") for text in _alerts(current)]
         return Group(Text(line, style="dim"), *([table(current)] if current else []), *alerts)
 
+    collect_as_usual()
     with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:

@@ -16,6 +16,7 @@ import yaml
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import lines
+from cadenza.config import plain
 from cadenza.config.checks import default
 from cadenza.config.convert import TARGET, build, from_hydra, suggest, to_dict, walk
 from cadenza.config.interpolation import FREE, bounded, from_environment
@@ -216,6 +217,8 @@ def compose(
     base = base_of(spec, config_dir, modules)
     if base.root is None and not overrides:
         return Composed(dict(base.layers[0].data), list(base.layers))
+    if (result := plain.composed(base, overrides)) is not None:
+        return Composed(*result)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

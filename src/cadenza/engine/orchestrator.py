@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cadenza.base.failpoints import failpoint
+from cadenza.base.garbage import collect_as_usual
 from cadenza.base.resource_usage import Usage
 from cadenza.base.streams import Streams
 from cadenza.config.schedules import TimedSettings
@@ -92,6 +93,7 @@ class Orchestrator:
         return self.probe.run(partial(self._train, until))
 
     def _train(self, until: Callable[[Clock], bool]) -> str | None:
+        collect_as_usual()
         self._started, self._saved_at = time.monotonic() - self.clock.seconds, self.clock.seconds
         self.usage.begin(self.clock.env_steps)
         try:

@@ -1,34 +1,22 @@
-"""The charts of a run, and the look that all charts share: colours, axes, image files, drawings for a page.
-
-The charts are the learning curve, and panels of what the updates measured.
-"""
+"""The common look of plots: colours, axes, and figures written as images or embedded in a page."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
-from collections.abc import Sequence
 from io import BytesIO
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
-from cadenza.records.metrics import is_point
+from cadenza.lab.drawing import FAINT, INK, Chart
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-BLUE, GREY, GREEN = "#2563eb", "#9ca3af", "#059669"
-INK, FAINT = "#1f2937", "#e5e7eb"
-POINTS = 2000  # of a line: more than a picture has columns
-MARKED = 500  # evaluations with a mark each
-PANELS, COLUMNS = 8, 4  # of the metrics of updates: how many at most, and how many in a row
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -50,98 +38,6 @@ def style_axes(axes: Axes, label_size: float | None = None, spines: str = FAINT)
         spine.set_color(spines)
 
 
-def write_learning_curve(
-    rows: Sequence[dict[str, Any]], path: SafePath, title: str, threshold: float | None = None
-) -> bool:
-    """Write the learning curve; return False, and write nothing, if no return was measured."""
-    figure = learning_curve(rows, title, threshold)
-    if figure is None:
-        return False
-    save(figure, path)
-    return True
-
-
-def learning_curve(rows: Sequence[dict[str, Any]], title: str, threshold: float | None = None) -> Figure | None:
-    """Return the learning curve: evaluations with their spread, over the returns of training; None without either."""
-    collected = _points(rows, "collect/return_mean")
-    evaluated = [row for row in rows if is_point(row.get("eval/return_mean"))]
-    if not collected and not evaluated:
-        return None
-    from matplotlib.ticker import EngFormatter
-
-    figure = new_figure(8, 4.5)
-    axes = figure.add_subplot()
-    if collected:
-        axes.plot(*zip(*collected, strict=True), color=GREY, linewidth=1.2, label="training episodes, mean")
-    if evaluated:
-        _evaluations(axes, evaluated)
-    if threshold is not None:
-        axes.axhline(threshold, color=GREEN, linewidth=1, linestyle=(0, (4, 3)), label=f"solved ({threshold:g})")
-    # a dollar sign in the title is no formula
-    axes.set_title(printable(title), loc="left", fontsize=12, color=INK, pad=10, parse_math=False)
-    axes.set_xlabel("env_steps", color=INK)
-    axes.set_ylabel("return of an episode", color=INK)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlim(left=0)
-    axes.margins(y=0.08)
-    style_axes(axes)
-    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
-    return figure
-
-
-def update_panels(rows: Sequence[dict[str, Any]]) -> Figure | None:
-    """Return a small panel for each metric of the updates, as far as there is room; None without any."""
-    names = [name for name in dict.fromkeys(key for row in rows for key in row) if name.startswith("train/")]
-    panels = [(name, points) for name in names if len(points := _points(rows, name)) > 1][:PANELS]
-    if not panels:
-        return None
-    from matplotlib.ticker import EngFormatter
-
-    lines = math.ceil(len(panels) / COLUMNS)
-    figure = new_figure(8, 1.75 * lines)
-    for place, (name, points) in enumerate(panels, 1):
-        axes = figure.add_subplot(lines, COLUMNS, place)
-        axes.plot(*zip(*points, strict=True), color=BLUE, linewidth=1.2)
-        axes.set_title(printable(name.removeprefix("train/")), loc="left", fontsize=8, color=INK, parse_math=False)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-        axes.locator_params(nbins=4)
-        style_axes(axes, label_size=7)
-    return figure
-
-
-def _evaluations(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    best = max(rows, key=lambda row: (row["eval/return_mean"], row["env_steps"]))  # of equals the latest
-    if len(rows) > POINTS:
-        rows = [*rows[:: -(-len(rows) // POINTS)], rows[-1]]
-    spread = [row for row in rows if is_point(row.get("eval/return_min")) and is_point(row.get("eval/return_max"))]
-    if spread:
-        axes.fill_between(
-            [row["env_steps"] for row in spread],
-            [row["eval/return_min"] for row in spread],
-            [row["eval/return_max"] for row in spread],
-            color=BLUE,
-            alpha=0.15,
-            linewidth=0,
-            label="evaluation, worst to best episode",
-        )
-    line = [(row["env_steps"], row["eval/return_mean"]) for row in rows]
-    mark = {"marker": "o", "markersize": 4} if len(line) <= MARKED else {}
-    axes.plot(*zip(*line, strict=True), color=BLUE, linewidth=2, label="evaluation, mean", **mark)
-    place = (best["env_steps"], best["eval/return_mean"])
-    (ring,) = axes.plot(*place, "o", markersize=9, color=BLUE, label="evaluation, best")
-    ring.set_markerfacecolor("none")
-
-
-def _points(rows: Sequence[dict[str, Any]], key: str) -> list[tuple[int, float]]:
-    points = [(row["env_steps"], row[key]) for row in rows if is_point(row.get(key))]
-    if len(points) <= POINTS:
-        return points
-    share = -(-2 * len(points) // POINTS)  # points of which the lowest and the highest are drawn
-    parts = (points[begin : begin + share] for begin in range(0, len(points), share))
-    ends = ((min(part, key=itemgetter(1)), max(part, key=itemgetter(1))) for part in parts)
-    return [points[0], *(point for pair in ends for point in sorted(pair)), points[-1]]
-
-
 def save(figure: Figure, path: Path | SafePath) -> None:
     """Write a figure; the suffix of the path names the format: .png, .svg or .pdf."""
     from matplotlib import rc_context
@@ -150,6 +46,34 @@ def save(figure: Figure, path: Path | SafePath) -> None:
     with rc_context({"svg.hashsalt": "cadenza"}):  # the same figure is the same file
         figure.savefig(image, format=kind, metadata={"Date": None} if kind == "svg" else None)
     atomic.write_bytes(path, image.getvalue())
+
+
+def write_chart(chart: Chart, path: SafePath) -> None:
+    """Write a chart as an image that a hub shows, which is no SVG: with matplotlib, in the format of the suffix."""
+    from matplotlib.ticker import EngFormatter
+
+    figure = new_figure(8, 4.5)
+    axes = figure.add_subplot()
+    for curve in chart.curves:
+        label, style = curve.label, "--" if curve.is_dashed else "-"
+        if curve.is_area:
+            axes.fill(*zip(*curve.points, strict=True), color=curve.colour, alpha=0.15, linewidth=0, label=label)
+        elif curve.points:
+            axes.plot(*zip(*curve.points, strict=True), style, color=curve.colour, linewidth=curve.width, label=label)
+            label = ""
+        if curve.marks:
+            fill = curve.colour if curve.is_filled else "none"
+            axes.plot(*zip(*curve.marks, strict=True), "o", color=curve.colour, mfc=fill, ms=curve.radius, label=label)
+    # a dollar sign in the title is no formula
+    axes.set_title(printable(chart.title), loc="left", fontsize=12, color=INK, pad=10, parse_math=False)
+    axes.set_xlabel(chart.x_label, color=INK)
+    axes.set_ylabel(chart.y_label, color=INK)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(left=0)
+    axes.margins(y=0.08)
+    style_axes(axes)
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="best")
+    save(figure, path)
 
 
 def as_svg(figure: Figure) -> str:
@@ -167,7 +91,4 @@ def as_svg(figure: Figure) -> str:
     drawing = re.sub(r"<metadata>.*?</metadata>", "", drawing, flags=re.DOTALL)
     salt = hashlib.sha256(drawing.encode()).hexdigest()[:8]  # ids must differ from those of another drawing on the page
     drawing = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{salt}-", drawing)
-    shades = {INK: "var(--ink)", FAINT: "var(--faint)", BLUE: f"var(--blue, {BLUE})", GREEN: f"var(--green, {GREEN})"}
-    for colour, shade in shades.items():
-        drawing = drawing.replace(colour, shade)
-    return drawing
+    return drawing.replace(INK, "var(--ink)").replace(FAINT, "var(--faint)")

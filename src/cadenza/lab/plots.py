@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
-from cadenza.lab.charts import GREY, INK, save, style_axes
+from cadenza.lab.charts import save, style_axes
 from cadenza.lab.compare import Comparison, profiles
+from cadenza.lab.drawing import GREY, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

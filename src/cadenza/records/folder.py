@@ -66,7 +66,7 @@ class RunFolder:
     alerts = RunPath("alerts.jsonl")
     log = RunPath("logs/run.log")
     report = RunPath("report.md")
-    curves = RunPath("curves.png")
+    curves = RunPath("curves.svg")
     checkpoints = RunPath("checkpoints")
     episodes = RunPath("episodes")
     videos = RunPath(VIDEOS)

@@ -25,7 +25,7 @@ from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.errors import CadenzaError, ConfigError
-from cadenza.lab import charts
+from cadenza.lab import charts, drawing
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, markdown
 from cadenza.lab.report import highlights
 from cadenza.lab.view.play import record_video
@@ -41,6 +41,7 @@ MAX_VIDEO_BYTES = 1 << 30
 MANIFEST_KEYS = ("run", "spec", "environment", "algorithm", "seed", "created", "versions", "modules")
 STATUS_KEYS = ("status", "env_steps", "updates", "eval/return_mean", "best_return", "seconds", "return_threshold")
 PRIVATE_DECISIONS = ("training.dataset", "accepted")  # they contain paths
+CURVE = "curves.png"  # hubs show no SVG of a repository
 REDACTED = "***"  # replaces values of environment variables
 ABSOLUTE_PATH = re.compile(r"(?:file:)?(?:/|~|\\\\|[A-Za-z]:[\\/])")  # how one begins
 
@@ -78,8 +79,9 @@ def prepare(
     Checkpoints(published.checkpoints, config_hash(config)).save(state, *position(name), best=True)
     title = f"{facts['spec']}, seed {facts['seed']}"
     report("drawing the learning curve …")
-    threshold = folder.read_status().get("return_threshold")
-    has_curve = charts.write_learning_curve(rows, published.curves, title, threshold)
+    chart = drawing.learning_curve(rows, title, folder.read_status().get("return_threshold"))
+    if chart is not None:
+        charts.write_chart(chart, published.files / CURVE)
     try:
         _write_video(folder, published, name, trust, store_video and folder.published is None, report)
     except CadenzaError as problem:
@@ -87,7 +89,7 @@ def prepare(
     evaluation = evaluation_at(rows, position(name)[0])
     modules = facts.get("modules")
     usage = usage_blocks(public, repo, modules if isinstance(modules, dict) else {})
-    blocks = _blocks(published, config, facts, evaluation, has_curve, usage)
+    blocks = _blocks(published, config, facts, evaluation, chart is not None, usage)
     page = front_matter(config, evaluation) + markdown(blocks, published.path)
     atomic.write_text(published.files / "README.md", page)
     return problems
@@ -308,7 +310,7 @@ def _blocks(
     if video is not None:
         blocks.append(Media(video, "an episode of the policy"))
     if has_curve:
-        blocks += [Heading("Learning curve"), Media(folder.curves, "return over env_steps")]
+        blocks += [Heading("Learning curve"), Media(folder.files / CURVE, "return over env_steps")]
     versions = [(name, str(version)) for name, version in (facts.get("versions") or {}).items() if version]
     return [
         *blocks,
