@@ -298,6 +298,11 @@ class RuntimeConfig:
     kernels: Literal["auto", "numpy", "torch"] = setting(
         "auto", "library that computes plain networks; auto: numpy on a CPU, where it is faster, else torch"
     )
+    blas: Literal["auto", "fastest", "SkylakeX", "Haswell", "Sandybridge"] = setting(
+        "auto",
+        "kernels of NumPy's linear algebra (OpenBLAS); auto: those that OPENBLAS_CORETYPE names, else the fastest of "
+        "the processor; fastest: these in any case",
+    )
     compile: bool | Literal["auto"] = setting(
         "auto",
         "compile the loss of ppo and dqn with torch; auto: for such images on a CPU, if the run is long enough to gain "

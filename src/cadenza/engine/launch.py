@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import owned_files, text
+from cadenza.base import blas, owned_files, text
 from cadenza.base.files import screen
 from cadenza.base.formatting import number
 from cadenza.config.convert import build, to_dict
@@ -105,6 +105,8 @@ def train(
         attachments.listen(run)
         for line in notes:
             run.console.note(line)
+        if config.runtime.blas in (blas.AUTO, blas.FASTEST) and (remark := blas.remark()):
+            run.console.note(f"NumPy computes with {blas.loaded()} kernels{remark}")
         warnings = (
             no_updates_warning(config, assembly.phases),
             threads_warning(config),

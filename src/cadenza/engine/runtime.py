@@ -38,6 +38,7 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         decisions.setdefault("runtime.tf32", False)
         return
     runtime, has_images = config.runtime, has_large_images(spec)
+    require_kernels(runtime.blas)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
     if runtime.tf32 and not decisions["device"].startswith("cuda"):
@@ -143,6 +144,22 @@ def use_runtime(decisions: dict[str, Any]) -> None:
     use_threads(decisions["runtime.threads"])
     tensor_cores = decisions["runtime.tf32"] and decisions["device"].startswith("cuda")
     torch.set_float32_matmul_precision("high" if tensor_cores else "highest")
+
+
+def require_kernels(setting: str) -> None:
+    """Raise `OtherKernelsError` if it takes a new process to compute with the configured kernels of linear algebra.
+
+    Refuse kernels with a name where a new process would not have them either.
+    """
+    kernels = blas.requested(setting)
+    if kernels in ("", blas.loaded()):
+        return
+    blas.require(kernels)
+    if setting != blas.FASTEST:
+        lacks = sorted(blas.NEEDED[kernels] - blas.processor_flags())
+        before = f"{blas.VARIABLE}={kernels} has to be set before NumPy is imported"
+        reason = f"this processor lacks {', '.join(lacks)}" if lacks else before
+        raise ConfigError(f"runtime.blas={kernels}: NumPy computes with {blas.loaded() or 'other'} kernels, {reason}")
 
 
 def kernels_of(decisions: dict[str, Any]) -> str:

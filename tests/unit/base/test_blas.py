@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy
@@ -64,8 +66,62 @@ def test_a_process_that_is_no_command_goes_on(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("command")
-def test_a_variable_that_slows_products_is_named() -> None:
-    assert f"{blas.VARIABLE}=Haswell" in blas.slower_by_variable()
+def test_slower_kernels_are_remarked_with_their_variable_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert f"{blas.VARIABLE}=Haswell" in blas.remark()
+    assert "SkylakeX kernels are up to twice as fast here" in blas.remark()
+    monkeypatch.setattr(blas, "processor_flags", lambda: blas.AVX2)
+    assert blas.remark() == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "variable", "flags", "choice"),
+    [
+        ("auto", None, blas.AVX512, "SkylakeX"),
+        ("auto", None, blas.AVX2, "Haswell"),
+        ("auto", None, frozenset({"avx"}), "Sandybridge"),
+        ("auto", None, frozenset({"neon"}), None),  # left to OpenBLAS
+        ("auto", "Haswell", blas.AVX512, "Haswell"),  # the user's word
+        ("fastest", "Haswell", blas.AVX512, "SkylakeX"),
+        ("Sandybridge", "Haswell", blas.AVX512, "Sandybridge"),
+    ],
+)
+def test_kernels_are_chosen_by_the_processor_unless_somebody_names_them(
+    setting: str, variable: str | None, flags: frozenset[str], choice: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "numpy")
+    monkeypatch.setattr(blas, "processor_flags", lambda: flags)
+    monkeypatch.setattr(blas, "is_wheel", lambda: True)
+    monkeypatch.delenv(blas.VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(blas.VARIABLE, variable)
+    blas.choose(setting)
+    assert os.environ.get(blas.VARIABLE) == choice
+
+
+def test_other_builds_of_numpy_choose_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "numpy")
+    monkeypatch.setattr(blas, "is_wheel", lambda: False)
+    monkeypatch.delenv(blas.VARIABLE, raising=False)
+    blas.choose()
+    assert blas.VARIABLE not in os.environ
+
+
+def test_commands_import_no_numpy_before_they_choose_its_kernels() -> None:
+    code = "import sys, cadenza.cli.main, cadenza.cli.train; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_setting_on_the_command_line_is_chosen_before_numpy_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices: list[str] = []
+    for name in ("may_start_again", "started_for"):
+        monkeypatch.setattr(blas, name, getattr(blas, name))
+    monkeypatch.setattr(blas, "choose", choices.append)
+    monkeypatch.setattr(main, "mend_streams", lambda: None)
+    monkeypatch.setattr(main, "run", lambda arguments: 0)
+    monkeypatch.setattr(sys, "argv", ["cadenza", "train", "CartPole-v1:ppo", "runtime.blas=Haswell"])
+    with pytest.raises(SystemExit):
+        main.main()
+    assert choices == ["Haswell"]
 
 
 class Restarted(Exception):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from cadenza.base import resource_usage
+from cadenza.base import blas, resource_usage
 from cadenza.config.load import load
 from cadenza.engine import build, runtime
 from cadenza.engine.build import Assembly, assemble
@@ -73,6 +73,25 @@ def test_numpy_kernels_are_refused_on_other_devices() -> None:
         decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
     moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
     assert moved["kernels"] == "torch"  # resumed elsewhere
+
+
+def test_configured_kernels_of_linear_algebra_start_the_command_again_or_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blas, "loaded", lambda: "Haswell")
+    monkeypatch.setattr(blas, "is_wheel", lambda: True)
+    monkeypatch.setattr(blas, "processor_flags", lambda: blas.AVX512)
+    for setting in ("auto", "Haswell", "fastest"):  # this process is no command
+        decided("CartPole-v1:ppo", f"runtime.blas={setting}")
+    with pytest.raises(ConfigError, match=r"runtime.blas=SkylakeX: .* Haswell kernels, OPENBLAS_CORETYPE=SkylakeX has"):
+        decided("CartPole-v1:ppo", "runtime.blas=SkylakeX")
+    decided("CartPole-v1:ppo", "runtime.blas=SkylakeX", **{"runtime.threads": 1})  # a resumed run has its decision
+    monkeypatch.setattr(blas, "may_start_again", True)
+    with pytest.raises(blas.OtherKernelsError, match="SkylakeX"):
+        decided("CartPole-v1:ppo", "runtime.blas=fastest")
+    monkeypatch.setattr(blas, "processor_flags", lambda: blas.AVX2)
+    with pytest.raises(ConfigError, match=r"runtime.blas=SkylakeX: .* this processor lacks avx512bw"):
+        decided("CartPole-v1:ppo", "runtime.blas=SkylakeX")
 
 
 def test_tf32_is_used_where_it_is_requested_and_available() -> None:
