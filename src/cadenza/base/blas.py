@@ -1,4 +1,4 @@
-"""The kernels of NumPy's linear algebra: which are loaded, and how a process gets others.
+"""The kernels of NumPy's linear algebra: which are loaded, and how a process gets others; how torch's threads wait.
 
 OpenBLAS chooses its kernels by the processor, or by a variable, when it is loaded. Results differ in the last bits, and
 products may take twice the time (docs/performance.md).
@@ -20,6 +20,9 @@ AUTO, FASTEST = "auto", "fastest"  # settings that name no kernels
 # the processor's flags, the fastest kernels first; NumPy's wheels have these and older ones, but not Zen
 NEEDED = {"SkylakeX": AVX512, "Haswell": AVX2, "Zen": AVX2, "Sandybridge": frozenset({"avx"})}
 
+WAIT_POLICY = "OMP_WAIT_POLICY"  # of the threads of torch, when torch is imported
+
+own_variables: set[str] = set()  # variables that this process has set itself, for its libraries and its children
 may_start_again = False  # whether this process is a command, which a new process may replace
 started_for = ""  # the kernels that this command was started again for
 
@@ -47,6 +50,17 @@ def choose(setting: str = AUTO) -> None:
     kernels = requested(FASTEST if setting == AUTO else setting)
     if kernels in NEEDED:
         os.environ[VARIABLE] = kernels
+        own_variables.add(VARIABLE)
+
+
+def let_threads_sleep() -> None:
+    """Let torch's threads sleep while they have nothing to do, if torch is not imported and no variable says otherwise.
+
+    By default they spin, and where another process uses the core, each product waits for its next turn (20 ms).
+    """
+    if "torch" not in sys.modules and WAIT_POLICY not in os.environ:
+        os.environ[WAIT_POLICY] = "passive"
+        own_variables.add(WAIT_POLICY)
 
 
 def requested(setting: str) -> str:

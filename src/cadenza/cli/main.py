@@ -160,6 +160,7 @@ def main() -> None:
     blas.may_start_again, blas.started_for = os.name == "posix", os.environ.pop(blas.STARTED_FOR, "")
     settings = [text.removeprefix(BLAS) for text in sys.argv if text.startswith(BLAS)]
     blas.choose(*settings[-1:])  # one in a file takes a second start: composing a config imports NumPy
+    blas.let_threads_sleep()
     try:
         code = run(sys.argv[1:])
     except blas.OtherKernelsError as other:

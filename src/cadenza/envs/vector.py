@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.base.processors import usable
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -271,8 +272,8 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
 
 
 def cores() -> int:
-    """Count the processors that this process may use."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the processors that this process may use, in a container and beside concurrent runs, too."""
+    available = usable()
     return min(available, int(os.environ.get(CORES, available)))
 
 

@@ -36,7 +36,7 @@ def test_vector_observations_use_one_thread_and_numpy_kernels(monkeypatch: pytes
     long = "training.max_timesteps=1_000_000_000"
     assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
     explicit = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
-    assert explicit == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
+    assert explicit == {"threads": 1, "kernels": "torch", "compile": True, "tf32": False}
     assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
 
 
@@ -56,6 +56,29 @@ def test_images_use_every_core_and_long_runs_are_compiled(monkeypatch: pytest.Mo
     assert small == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
     monkeypatch.setattr(runtime, "has_compiler", lambda: False)
     assert not compiles(worth)
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides", "threads"),
+    [
+        ("CartPole-v1:ppo", [], 1),
+        ("CartPole-v1:ppo", ["algorithm.critic.hidden_sizes=[1024,1024]", "algorithm.batch_size=1.0"], 3),
+        ("CartPole-v1:ippo", [], 1),
+        ("CartPole-v1:dqn", [], 1),
+        ("CartPole-v1:dqn", ["algorithm.hidden.hidden_sizes=[512,512]", "algorithm.batch_size=256"], 3),
+        ("Pendulum-v1:sac", [], 1),
+        ("CartPole-v1:dreamer_v3", [], 1),
+        ("CartPole-v1:dreamer_v3", ["size=12m"], 3),
+        ("Pendulum-v1:tdmpc2", ["size=5", "algorithm.batch_size=256"], 3),
+        ("toy/image:ppo", ["environment.resize=36"], 3),
+        ("FrozenLake-v1:qlearning", [], 3),  # nothing to compute with them, and nothing to lose
+    ],
+)
+def test_more_threads_than_one_are_used_where_products_or_images_are_large(
+    spec: str, overrides: list[str], threads: int
+) -> None:
+    assert decided(spec, *overrides, "runtime.threads=3")["threads"] == threads
+    assert decided(spec, *overrides, "runtime.threads=3", **{"runtime.threads": 2})["threads"] == 2  # as it began
 
 
 def test_a_resumed_run_keeps_its_decisions(tmp_path: Path) -> None:
