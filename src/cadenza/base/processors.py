@@ -44,3 +44,13 @@ def _quota(folder: Path) -> float | None:
         return int(limit) / int(period) if int(limit) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # no limit is `max`
         return None
+
+
+def vendor(information: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the vendor's name in the processor's own words, such as GenuineIntel, or nothing where it is not known."""
+    try:
+        with information.open() as lines:
+            line = next((line for line in lines if line.startswith("vendor_id")), "")
+    except OSError:
+        return ""
+    return line.partition(":")[2].strip()
