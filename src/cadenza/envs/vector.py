@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from cadenza.base.processors import usable
 from cadenza.config import environments
 from cadenza.config.schema import EnvironmentConfig
 from cadenza.envs import catalog
@@ -273,6 +272,8 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
 
 def cores() -> int:
     """Count the processors that this process may use, in a container and beside concurrent runs, too."""
+    from cadenza.base.processors import usable
+
     available = usable()
     return min(available, int(os.environ.get(CORES, available)))
 

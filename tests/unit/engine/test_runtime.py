@@ -64,6 +64,7 @@ def test_images_use_every_core_and_long_runs_are_compiled(monkeypatch: pytest.Mo
         ("CartPole-v1:ppo", [], 1),
         ("CartPole-v1:ppo", ["algorithm.critic.hidden_sizes=[1024,1024]", "algorithm.batch_size=1.0"], 3),
         ("CartPole-v1:ippo", [], 1),
+        ("CartPole-v1:reinforce", [], 1),
         ("CartPole-v1:dqn", [], 1),
         ("CartPole-v1:dqn", ["algorithm.hidden.hidden_sizes=[512,512]", "algorithm.batch_size=256"], 3),
         ("Pendulum-v1:sac", [], 1),
