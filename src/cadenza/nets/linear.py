@@ -23,7 +23,8 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if not takes_onednn(x) or x.numel() * self.out_features < LARGE:
             return super().forward(x)
-        y: Tensor = Product.apply(x.reshape(-1, self.in_features), self.weight, self.bias)
+        rows = x.reshape(-1, self.in_features)
+        y: Tensor = Product.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], self.out_features)
 
 
@@ -32,7 +33,8 @@ def batched(biases: Tensor, x: Tensor, weights: Tensor) -> Tensor:
     if not takes_onednn(x) or weights.shape[1] < DEEP or x[0].numel() * weights.shape[2] < LARGE:
         return torch.baddbmm(biases, x, weights)
     members = zip(x.unbind(), weights.unbind(), biases.unbind(), strict=True)
-    return torch.stack([Product.apply(rows, weight.T, bias.view(-1)) for rows, weight, bias in members])
+    apply: Any = Product.apply
+    return torch.stack([apply(rows, weight.T, bias.view(-1)) for rows, weight, bias in members])
 
 
 class Product(torch.autograd.Function):
@@ -64,8 +66,9 @@ def product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 @cache
 def onednn_is_faster() -> bool:
     """Return whether torch has oneDNN's products, and MKL computes with slow kernels on this processor."""
-    has_products = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return has_products and torch.backends.mkl.is_available() and vendor() == "AuthenticAMD"
+    libraries: Any = torch.backends
+    has_products = libraries.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return bool(has_products and libraries.mkl.is_available() and vendor() == "AuthenticAMD")
 
 
 def takes_onednn(x: Tensor) -> bool:
@@ -75,7 +78,8 @@ def takes_onednn(x: Tensor) -> bool:
 
 def is_traced() -> bool:
     """Return whether torch records the operations, for a compiler or for another format, which know only torch's."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    jit: Any = torch.jit
+    return torch.compiler.is_compiling() or bool(jit.is_tracing())
 
 
 class Mish(nn.Mish):
@@ -87,7 +91,8 @@ class Mish(nn.Mish):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or is_traced():
             return super().forward(x)
-        return QuickMish.apply(x)  # type: ignore[no-any-return]
+        y: Tensor = QuickMish.apply(x)  # type: ignore[no-untyped-call]
+        return y
 
 
 class QuickMish(torch.autograd.Function):
@@ -103,4 +108,5 @@ class QuickMish(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         x, q, factor = ctx.saved_tensors
         derivative = ((factor + 1) * q).square_().mul_(x).mul_(1 - q).add_(factor)
-        return derivative.mul_(slope)
+        result: Tensor = derivative.mul_(slope)
+        return result
