@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from outcome import machine, result_file, versions, write
@@ -59,7 +60,7 @@ def torch_products(rows: int, width: int, library: str) -> list[Callable[[], Any
         from cadenza.nets.linear import product
 
         pairs = [(x, weight), (slope, weight.T), (slope.T, x.T)]
-        return [lambda left=left, right=right: product(left, right) for left, right in pairs]
+        return [partial(product, left, right) for left, right in pairs]
     return [lambda: torch.mm(x, weight.T), lambda: torch.mm(slope, weight), lambda: torch.mm(slope.T, x)]
 
 
