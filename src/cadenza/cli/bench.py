@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from cadenza.base import blas
 from cadenza.cli.output import Json, Overrides, Spec, print_json, print_table, require_parent, say
 from cadenza.cli.train import positive
 from cadenza.errors import ConfigError
@@ -77,6 +79,9 @@ def train(
     installed, missing = find_installed(select_peers(peers), [here, *(python or ())])
     for peer in missing:
         say(f"{peer.name} is not installed: pip install {peer.distributions[0]}", err=True)
+    if blas.VARIABLE in os.environ and blas.remark():
+        slower = f"{blas.VARIABLE}={os.environ[blas.VARIABLE]} keeps NumPy from the processor's faster kernels"
+        say(f"{slower}: unset it to measure with them", err=True)
     bench = Bench(selected, [Installed(CADENZA, here), *installed], missing, rounds, out)
     try:
         bench.run(say_round)

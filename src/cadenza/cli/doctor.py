@@ -62,14 +62,14 @@ def _torch() -> dict[str, Any]:
 
 
 def _linear_algebra() -> str:
-    """Return which kernels NumPy computes with, and a variable that keeps it from faster ones."""
+    """Return which kernels NumPy computes with, and what keeps it from faster ones."""
     from cadenza.base import blas
 
     try:
         kernels = blas.loaded() or "unknown"
     except ImportError:
         return "-"
-    return f"{kernels} kernels{blas.slower_by_variable()}"
+    return f"{kernels} kernels{blas.remark()}"
 
 
 def _extras() -> dict[str, dict[str, Any]]:

@@ -35,6 +35,7 @@ NAMES = (  # in the order of `cadenza --help`
 COMMANDS = {name: {"list": "list_runs", "bench": "app", "config": "app"}.get(name, name) for name in NAMES}
 HIDDEN = ("trial",)
 EXAMPLES = ("CartPole-v1:ppo", "Pendulum-v1:sac", "CartPole-v1:dqn", "FrozenLake-v1:qlearning", "skirmish/3m:mappo")
+BLAS = "runtime.blas="
 IN_SPEC = ("environment.id", "algorithm.name")
 MISSING_RUN = "RUN is missing: @last is the newest run, @best the one with the highest return; `cadenza list` lists all"
 TRY = {  # by the argument that is missing
@@ -159,6 +160,9 @@ def main() -> None:
     garbage.collect_rarely()
     mend_streams()
     blas.may_start_again, blas.started_for = os.name == "posix", os.environ.pop(blas.STARTED_FOR, "")
+    settings = [text.removeprefix(BLAS) for text in sys.argv if text.startswith(BLAS)]
+    blas.choose(*settings[-1:])  # one in a file takes a second start: composing a config imports NumPy
+    blas.let_threads_sleep()
     try:
         code = run(sys.argv[1:])
     except blas.OtherKernelsError as other:

@@ -293,10 +293,18 @@ class RuntimeConfig:
     """The use of the machine. It is part of a run's identity: results are equal bit for bit only under equal values."""
 
     threads: int | Literal["auto"] = setting(
-        "auto", "threads of torch and NumPy; auto: 1, or every core for images of 36 pixels and more on a CPU", least=1
+        "auto",
+        "threads of torch and NumPy at most: a run whose products are too small to gain from more uses one on a CPU; "
+        "auto: 1, or every core for images of 36 pixels and more on a CPU",
+        least=1,
     )
     kernels: Literal["auto", "numpy", "torch"] = setting(
         "auto", "library that computes plain networks; auto: numpy on a CPU, where it is faster, else torch"
+    )
+    blas: Literal["auto", "fastest", "SkylakeX", "Haswell", "Sandybridge"] = setting(
+        "auto",
+        "kernels of NumPy's linear algebra (OpenBLAS); auto: those that OPENBLAS_CORETYPE names, else the fastest of "
+        "the processor; fastest: these in any case",
     )
     compile: bool | Literal["auto"] = setting(
         "auto",

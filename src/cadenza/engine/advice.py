@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import inf
+from typing import Any
 
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.errors import ConfigError
@@ -46,15 +47,12 @@ def end_note(config: RunConfig, phases: Iterable[Phase]) -> str | None:
     return None
 
 
-def threads_warning(config: RunConfig) -> str | None:
-    """Return a warning if several threads are configured: small products are slower with them."""
-    threads = config.runtime.threads
-    if threads == "auto" or threads == 1:
+def threads_note(config: RunConfig, decisions: Mapping[str, Any]) -> str | None:
+    """Return that fewer threads are used than configured, or None."""
+    threads, used = config.runtime.threads, decisions["runtime.threads"]
+    if threads == "auto" or threads <= used:
         return None
-    return (
-        f"runtime.threads={threads}: except on images, several threads are often slower than one, by up to 21 times "
-        "(docs/performance.md); runtime.threads=auto chooses"
-    )
+    return f"runtime.threads={threads}: {used} is used, the products of this run are too small to gain from more"
 
 
 def time_limit_warning(config: RunConfig, spec: EnvSpec) -> str | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
-from cadenza.base import owned_files, text
+from cadenza.base import blas, owned_files, text
 from cadenza.base.files import screen
 from cadenza.base.formatting import number
 from cadenza.config.convert import build, to_dict
@@ -27,7 +27,7 @@ from cadenza.engine.advice import (
     end_note,
     no_updates_warning,
     refuse_several_processes,
-    threads_warning,
+    threads_note,
     time_limit_warning,
 )
 from cadenza.engine.events import Attachments, Display, Ended, Started
@@ -103,11 +103,12 @@ def train(
         attachments.attach(run)
         record_budget(run)
         attachments.listen(run)
-        for line in notes:
+        for line in filter(None, (*notes, threads_note(config, decisions))):
             run.console.note(line)
+        if config.runtime.blas in (blas.AUTO, blas.FASTEST) and (remark := blas.remark()):
+            run.console.note(f"NumPy computes with {blas.loaded()} kernels{remark}")
         warnings = (
             no_updates_warning(config, assembly.phases),
-            threads_warning(config),
             time_limit_warning(config, first.spec),
         )
         for warning in filter(None, warnings):

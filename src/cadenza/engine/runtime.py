@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ from cadenza.workflows.loss_check import first_difference, is_same_loss, loss_ex
 # A cold compilation takes about half a minute and saves a third of a gradient step on images (docs/performance.md).
 WORTH_COMPILING = 2000  # gradient steps
 LARGE = 36  # pixels: from this size on images are worth more than one thread
+LARGE_PRODUCT = 1 << 26  # multiply-adds, 0.6 ms on one thread: as 256 rows by 512 x 512
+USUAL_ROWS = 1024  # of a gradient step, where no setting names them, as with whole episodes
+WIDTHS = ("units", "encoder_units", "deter", "latent", "hidden", "size")  # settings that are the width of a layer
 
 
 def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
@@ -38,13 +42,13 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
         decisions.setdefault("runtime.tf32", False)
         return
     runtime, has_images = config.runtime, has_large_images(spec)
+    require_kernels(runtime.blas)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
     if runtime.tf32 and not decisions["device"].startswith("cuda"):
         raise ConfigError(f"runtime.tf32=true: only on CUDA, and this run is on {decisions['device']}")
-    # small networks gain nothing from a second thread and lose much when cores are busy
-    threads = cores() if has_images and on_cpu else 1
-    decisions["runtime.threads"] = threads if runtime.threads == "auto" else runtime.threads
+    threads = (cores() if has_images and on_cpu else 1) if runtime.threads == "auto" else runtime.threads
+    decisions["runtime.threads"] = 1 if on_cpu and not has_images and has_small_products(config, spec) else threads
     kernels = "numpy" if on_cpu else "torch"
     decisions["runtime.kernels"] = kernels if runtime.kernels == "auto" else runtime.kernels
     decisions["runtime.compile"] = decide_compile(config, has_images, decisions["device"])
@@ -106,6 +110,35 @@ def has_large_images(spec: EnvSpec) -> bool:
     return any(min(shape[1:]) >= LARGE for shape in shapes)
 
 
+def has_small_products(config: RunConfig, spec: EnvSpec) -> bool:
+    """Return whether no product of a gradient step is worth a second thread, as far as the settings tell.
+
+    Threads wait for each other at the end of each product. That takes 20 us where they sleep meanwhile, and 20 ms where
+    they spin on a core that another process uses (docs/performance.md).
+    """
+    algorithm = config.algorithm
+    batch = getattr(algorithm, "batch_size", USUAL_ROWS)
+    if not isinstance(batch, int | float) or own_names(algorithm):
+        return False
+    if batch <= 1:  # a fraction of the rollout
+        batch *= getattr(algorithm, "n_steps", 1) * config.environment.num_envs
+    rows = batch * getattr(algorithm, "batch_length", 1) * max(len(group.agents) for group in spec.groups.values())
+    return 0 < rows * largest_layer(algorithm) < LARGE_PRODUCT
+
+
+def largest_layer(settings: Any) -> int:
+    """Return the number of weights of the largest hidden layer in an algorithm's settings, or 0 if they name none."""
+    sizes = [0]
+    for key, value in vars(settings).items():
+        if is_dataclass(value):
+            sizes.append(largest_layer(value))
+        elif key == "hidden_sizes":
+            sizes.append(max(value, default=0) ** 2)
+        elif key in WIDTHS and type(value) is int:
+            sizes.append(value**2)
+    return max(sizes)
+
+
 def decide_compile(config: RunConfig, has_images: bool, device: str) -> bool:
     """Return whether to compile the update; refuse that on a CPU for algorithms whose update is one graph."""
     setting, on_cpu, algorithm = config.runtime.compile, device == "cpu", config.algorithm
@@ -143,6 +176,22 @@ def use_runtime(decisions: dict[str, Any]) -> None:
     use_threads(decisions["runtime.threads"])
     tensor_cores = decisions["runtime.tf32"] and decisions["device"].startswith("cuda")
     torch.set_float32_matmul_precision("high" if tensor_cores else "highest")
+
+
+def require_kernels(setting: str) -> None:
+    """Raise `OtherKernelsError` if it takes a new process to compute with the configured kernels of linear algebra.
+
+    Refuse kernels with a name where a new process would not have them either.
+    """
+    kernels = blas.requested(setting)
+    if kernels in ("", blas.loaded()):
+        return
+    blas.require(kernels)
+    if setting != blas.FASTEST:
+        lacks = sorted(blas.NEEDED[kernels] - blas.processor_flags())
+        before = f"{blas.VARIABLE}={kernels} has to be set before NumPy is imported"
+        reason = f"this processor lacks {', '.join(lacks)}" if lacks else before
+        raise ConfigError(f"runtime.blas={kernels}: NumPy computes with {blas.loaded() or 'other'} kernels, {reason}")
 
 
 def kernels_of(decisions: dict[str, Any]) -> str:

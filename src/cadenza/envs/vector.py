@@ -271,8 +271,10 @@ def decide_vectorize(config: EnvironmentConfig, num_envs: int, decisions: dict[s
 
 
 def cores() -> int:
-    """Count the processors that this process may use."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the processors that this process may use, in a container and beside concurrent runs, too."""
+    from cadenza.base.processors import usable
+
+    available = usable()
     return min(available, int(os.environ.get(CORES, available)))
 
 

@@ -15,6 +15,7 @@ from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, group_by_size, to_unit_range
 from cadenza.nets.heads import LOG_2PI, log_tanh_slope
+from cadenza.nets.linear import Linear, Mish, batched
 from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.nets.own_parts import own_latent_policy, own_network
 from cadenza.nets.torso import own_encoder
@@ -35,7 +36,7 @@ class LayerSpec(NamedTuple):
     dropout: float = 0.0
 
 
-ELU, NORM_MISH = LayerSpec(False, nn.ELU), LayerSpec(True, nn.Mish)
+ELU, NORM_MISH = LayerSpec(False, nn.ELU), LayerSpec(True, Mish)
 
 
 class SimNorm(nn.Module):
@@ -54,11 +55,11 @@ def mlp(inputs: int, units: Sequence[int], outputs: int, style: LayerStyle, zero
     spec = ELU if style == "elu" else NORM_MISH
     layers: list[nn.Module] = []
     for before, size in pairwise([inputs, *units]):
-        layers.append(init_linear(nn.Linear(before, size), style))
+        layers.append(init_linear(Linear(before, size), style))
         if spec.norm:
             layers.append(nn.LayerNorm(size))
         layers.append(spec.activation())
-    last = init_linear(nn.Linear(units[-1] if units else inputs, outputs), style)
+    last = init_linear(Linear(units[-1] if units else inputs, outputs), style)
     if zero:
         nn.init.zeros_(last.weight)
     return nn.Sequential(*layers, last)
@@ -113,14 +114,14 @@ class CriticEnsemble(nn.Module):
         norms = zip(select(self.scales), select(self.shifts), strict=True)
         x = x.expand(len(weights[0]), *x.shape)
         for number, after in enumerate(self.after):
-            x = torch.baddbmm(biases[number], x, weights[number])
+            x = batched(biases[number], x, weights[number])
             if after.dropout and keep is not None:
                 x = x * keep / (1 - after.dropout)
             if after.norm:
                 scale, shift = next(norms)
                 x = nn.functional.layer_norm(x, x.shape[-1:]) * scale + shift
             x = self.activations[number](x)
-        return torch.baddbmm(biases[-1], x, weights[-1])
+        return batched(biases[-1], x, weights[-1])
 
 
 class OwnCritics(nn.ModuleList):

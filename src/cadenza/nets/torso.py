@@ -87,6 +87,8 @@ class CNN(nn.Sequential):
     """Images [*, C, H, W] to features [*, features]; bytes are scaled to [0, 1]."""
 
     def __init__(self, shape: tuple[int, int, int], config: CNNConfig) -> None:
+        from cadenza.nets.linear import Linear
+
         channels, *sides = shape
         specs = config.layers
         if specs == "auto":
@@ -101,7 +103,7 @@ class CNN(nn.Sequential):
             layers += [orthogonal(convolution, math.sqrt(2)), ACTIVATIONS[config.activation]()]
             channels = out
         flat = channels * math.prod(sides)
-        linear = orthogonal(nn.Linear(flat, config.features), math.sqrt(2))
+        linear = orthogonal(Linear(flat, config.features), math.sqrt(2))
         super().__init__(*layers, nn.Flatten(), linear, ACTIVATIONS[config.activation]())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from cadenza.base.formatting import size
 from cadenza.config.schema import Phase, RunConfig
 from cadenza.data.priorities import Priorities
 from cadenza.data.replay import ReplayStore
-from cadenza.engine.advice import end_note, no_updates_warning, threads_warning, time_limit_warning
+from cadenza.engine.advice import end_note, no_updates_warning, time_limit_warning
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
 from cadenza.engine.signals import Signals
@@ -237,7 +237,7 @@ def whole(count: float) -> int | None:
 
 def warnings_of(config: RunConfig, phases: tuple[Phase, ...], expected: Forecast) -> list[str]:
     """Return what a reader of the numbers alone might miss."""
-    warnings = [warning] if (warning := threads_warning(config)) is not None else []
+    warnings: list[str] = []
     if (problem := no_updates_warning(config, phases)) is not None:
         warnings.append(problem)
     elif expected.beyond:

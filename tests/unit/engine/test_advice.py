@@ -1,22 +1,24 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from cadenza.engine.advice import refuse_several_processes
-from harness.command import cadenza, resume, train
+from cadenza.config.load import load
+from cadenza.engine.advice import refuse_several_processes, threads_note
+from harness.command import last, resume, train
 
 QUICK = ["CartPole-v1:ppo", "training.max_timesteps=256", "evaluation.at_end=false", "evaluation.every_steps=0"]
 
 
-def test_several_threads_are_warned_of_by_train_and_plan(tmp_path: Path) -> None:
+def test_a_run_that_uses_fewer_threads_than_configured_says_so(tmp_path: Path) -> None:
     outcome = train(tmp_path, *QUICK, "runtime.threads=2").succeeded()
-    assert any("runtime.threads=2" in line and "slower" in line for line in outcome.warnings)
-    plan = json.loads(cadenza("plan", *QUICK, "runtime.threads=2", "--json").succeeded().out.splitlines()[-1])
-    assert [line for line in plan["warnings"] if "runtime.threads=2" in line]
-    assert not train(tmp_path, *QUICK, "runtime.threads=1").succeeded().warnings
+    assert not outcome.warnings
+    config = load("CartPole-v1:ppo", ["runtime.threads=2"])
+    note = "runtime.threads=2: 1 is used, the products of this run are too small to gain from more"
+    assert threads_note(config, last(tmp_path).read_decisions()) == note
+    assert threads_note(config, {"runtime.threads": 2}) is None
+    assert threads_note(load("CartPole-v1:ppo"), {"runtime.threads": 1}) is None
 
 
 def test_one_of_several_torchrun_processes_is_refused_and_makes_no_run(

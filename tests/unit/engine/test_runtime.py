@@ -12,7 +12,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from cadenza.base import resource_usage
+from cadenza.base import blas, resource_usage
 from cadenza.config.load import load
 from cadenza.engine import build, runtime
 from cadenza.engine.build import Assembly, assemble
@@ -36,7 +36,7 @@ def test_vector_observations_use_one_thread_and_numpy_kernels(monkeypatch: pytes
     long = "training.max_timesteps=1_000_000_000"
     assert decided("CartPole-v1:ppo", long) == {"threads": 1, "kernels": "numpy", "compile": False, "tf32": False}
     explicit = decided("CartPole-v1:ppo", "runtime.threads=3", "runtime.kernels=torch", "runtime.compile=true")
-    assert explicit == {"threads": 3, "kernels": "torch", "compile": True, "tf32": False}
+    assert explicit == {"threads": 1, "kernels": "torch", "compile": True, "tf32": False}
     assert decided("CartPole-v1:ppo", device="cuda")["kernels"] == "torch"
 
 
@@ -58,6 +58,30 @@ def test_images_use_every_core_and_long_runs_are_compiled(monkeypatch: pytest.Mo
     assert not compiles(worth)
 
 
+@pytest.mark.parametrize(
+    ("spec", "overrides", "threads"),
+    [
+        ("CartPole-v1:ppo", [], 1),
+        ("CartPole-v1:ppo", ["algorithm.critic.hidden_sizes=[1024,1024]", "algorithm.batch_size=1.0"], 3),
+        ("CartPole-v1:ippo", [], 1),
+        ("CartPole-v1:reinforce", [], 1),
+        ("CartPole-v1:dqn", [], 1),
+        ("CartPole-v1:dqn", ["algorithm.hidden.hidden_sizes=[512,512]", "algorithm.batch_size=256"], 3),
+        ("Pendulum-v1:sac", [], 1),
+        ("CartPole-v1:dreamer_v3", [], 1),
+        ("CartPole-v1:dreamer_v3", ["size=12m"], 3),
+        ("Pendulum-v1:tdmpc2", ["size=5", "algorithm.batch_size=256"], 3),
+        ("toy/image:ppo", ["environment.resize=36"], 3),
+        ("FrozenLake-v1:qlearning", [], 3),  # nothing to compute with them, and nothing to lose
+    ],
+)
+def test_more_threads_than_one_are_used_where_products_or_images_are_large(
+    spec: str, overrides: list[str], threads: int
+) -> None:
+    assert decided(spec, *overrides, "runtime.threads=3")["threads"] == threads
+    assert decided(spec, *overrides, "runtime.threads=3", **{"runtime.threads": 2})["threads"] == 2  # as it began
+
+
 def test_a_resumed_run_keeps_its_decisions(tmp_path: Path) -> None:
     config = load("CartPole-v1:ppo", ["training.max_timesteps=512", "runtime.kernels=torch"])
     folder = train(config, tmp_path, [], quiet=True).folder
@@ -73,6 +97,25 @@ def test_numpy_kernels_are_refused_on_other_devices() -> None:
         decided("CartPole-v1:ppo", "runtime.kernels=numpy", device="cuda")
     moved = decided("CartPole-v1:ppo", device="cuda", **{"runtime.threads": 1, "runtime.kernels": "numpy"})
     assert moved["kernels"] == "torch"  # resumed elsewhere
+
+
+def test_configured_kernels_of_linear_algebra_start_the_command_again_or_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blas, "loaded", lambda: "Haswell")
+    monkeypatch.setattr(blas, "is_wheel", lambda: True)
+    monkeypatch.setattr(blas, "processor_flags", lambda: blas.AVX512)
+    for setting in ("auto", "Haswell", "fastest"):  # this process is no command
+        decided("CartPole-v1:ppo", f"runtime.blas={setting}")
+    with pytest.raises(ConfigError, match=r"runtime.blas=SkylakeX: .* Haswell kernels, OPENBLAS_CORETYPE=SkylakeX has"):
+        decided("CartPole-v1:ppo", "runtime.blas=SkylakeX")
+    decided("CartPole-v1:ppo", "runtime.blas=SkylakeX", **{"runtime.threads": 1})  # a resumed run has its decision
+    monkeypatch.setattr(blas, "may_start_again", True)
+    with pytest.raises(blas.OtherKernelsError, match="SkylakeX"):
+        decided("CartPole-v1:ppo", "runtime.blas=fastest")
+    monkeypatch.setattr(blas, "processor_flags", lambda: blas.AVX2)
+    with pytest.raises(ConfigError, match=r"runtime.blas=SkylakeX: .* this processor lacks avx512bw"):
+        decided("CartPole-v1:ppo", "runtime.blas=SkylakeX")
 
 
 def test_tf32_is_used_where_it_is_requested_and_available() -> None:

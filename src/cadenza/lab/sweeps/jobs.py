@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cadenza.base import blas
 from cadenza.base.files import SafePath
 from cadenza.config.convert import to_dict
 from cadenza.config.load import read
@@ -99,6 +100,8 @@ def close_stdin(process: subprocess.Popen[bytes]) -> None:
 
 def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = None, metric: str = "") -> Result:
     """Start the run, or continue it; stop it at `until` as a signal would, once `metric` is measured there."""
+    settings = read(config)
+    blas.choose(settings.runtime.blas)  # before NumPy is imported
     from cadenza.engine.events import Row, Started
     from cadenza.lab import session
 
@@ -114,7 +117,7 @@ def train(config: Path, root: Path, run: str, until: tuple[str, int] | None = No
         elif isinstance(event, Row) and stop is not None and reached(event.row):
             stop()
 
-    folder, settings = RunFolder(root / run), read(config)
+    folder = RunFolder(root / run)
     if not folder.path.exists():
         return session.train(settings, root, ["cadenza", "train", str(config)], True, [listen], run_id=run)
     if folder.settings() != to_dict(settings):

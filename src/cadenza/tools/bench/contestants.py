@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cadenza.base import blas
 from cadenza.errors import NotFoundError, nearest
 from cadenza.tools.bench.tasks import ALGORITHMS, BenchTask
 
@@ -138,7 +139,7 @@ def measure(installed: Installed, task: BenchTask) -> dict[str, Any]:
         process = subprocess.Popen(
             [installed.python, str(HERE / "process.py"), str(installed.contestant.file), json.dumps(order)],
             cwd=scratch,
-            env=os.environ | threads(task.threads),
+            env=environment(installed.contestant) | threads(task.threads),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -166,6 +167,12 @@ def end(process: subprocess.Popen[str]) -> None:
         process.kill()
     if process.poll() is None:
         process.communicate()
+
+
+def environment(contestant: Contestant) -> dict[str, str]:
+    """Return the environment of a contestant: variables that cadenza has chosen itself are for cadenza alone."""
+    is_ours = contestant.name == "cadenza"
+    return {name: value for name, value in os.environ.items() if is_ours or name not in blas.own_variables}
 
 
 def threads(count: int) -> dict[str, str]:
