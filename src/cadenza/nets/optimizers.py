@@ -279,7 +279,7 @@ def adjacent_vectors(parts: Collection[list[nn.Parameter]]) -> list[Tensor] | li
         return [None] * len(parts)
     sizes = [sum(p.numel() for p in part) for part in parts]
     room = [-(-size // ALIGNED) * ALIGNED for size in sizes]
-    pieces = next(iter(parts))[0].detach().new_zeros(sum(room)).split(room)
+    pieces = torch.split(next(iter(parts))[0].detach().new_zeros(sum(room)), room)
     return [piece[:size] for piece, size in zip(pieces, sizes, strict=True)]
 
 

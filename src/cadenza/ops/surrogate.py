@@ -137,13 +137,13 @@ class ClippedObjective:
         )
         return slopes, Terms(log_ratio, entropy, error, batch.share, batch.value_share, batch.advantage, batch.factor)
 
-    def figures(self, terms: Sequence[Tensor | Terms]) -> Tensor:
+    def figures(self, terms: Sequence[Any]) -> Tensor:
         """Return the `FIGURES` of minibatches [M, 6] from those of `loss`, or from the terms of `slopes`.
 
         To make them of terms together costs much less than one by one.
         """
         if isinstance(terms[0], Tensor):
-            return torch.stack(terms)
+            return torch.stack(list(terms))
         groups = [list(zip(*group, strict=True)) for _, group in groupby(terms, lambda one: len(one.share))]
         stacked = [Terms._make(None if each[0] is None else np.stack(each) for each in group) for group in groups]
         return torch.cat([self._figures(group) for group in stacked])
