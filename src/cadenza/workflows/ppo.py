@@ -325,7 +325,7 @@ class PPO:
         The observation after the last step of an episode is its true final one. What networks of images noted while
         acting is used if `noted`.
         """
-        net, data, first, critic_obs = self.nets[name], rollout.groups[name], steps["first"], steps["critic_obs"]
+        net, data, first, critic_obs = self._network(name), rollout.groups[name], steps["first"], steps["critic_obs"]
         if "output" in data and noted:
             result = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
         else:
@@ -338,7 +338,21 @@ class PPO:
             final, final_critic = map(one_step, self._observe(name, rollout.final_obs, rollout.final_state))
             before, next_value = map_tree(lambda x: x[ends], result.carries), next_value.clone()
             next_value[ends] = net(final, before, torch.zeros_like(ended[ends])[None], False, final_critic).value[0]
-        return net.head.evaluate(result.output, steps["mask"], steps["action"])[0], value, next_value
+        head = self.nets[name].head
+        return head.evaluate(result.output, steps["mask"], steps["action"])[0], value, next_value
+
+    def _network(self, name: str) -> Callable[..., ActorCriticOutput]:
+        """Return a group's network, or the kernel that computes it."""
+        if name not in self.kernels:
+            return self.nets[name]
+        kernel = self.kernels[name]
+
+        def judge(
+            obs: ObservationTensors, carry: Tree, first: Tensor, carries: bool, critic_obs: Any
+        ) -> ActorCriticOutput:
+            return kernel.judge(obs, critic_obs)
+
+        return judge
 
     def _observe(
         self, name: str, obs: dict[str, Tree], state: np.ndarray | None

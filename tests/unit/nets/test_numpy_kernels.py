@@ -199,6 +199,20 @@ def test_the_best_action_equals_the_modules(space: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_outputs_and_values_equal_the_modules(shape: str) -> None:
+    net = network(SPACES["box"], SHAPES[shape])
+    seen = samples(net, SPACES["box"], False)
+    with torch.no_grad():
+        expected = net(seen.obs, {}, torch.zeros(1, ROWS, AGENTS, dtype=torch.bool))
+    torch.testing.assert_close(by_hand(net).judge(seen.obs, None), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_equal_layers_of_actor_and_critic_are_computed_as_one() -> None:
+    depths = {name: len(by_hand(network(SPACES["box"], shape)).both.layers) for name, shape in SHAPES.items()}
+    assert depths == {"default": 2, "relu, other sizes": 0, "linear": 0, "shared trunk": 2, "a torso each": 0}
+
+
 @pytest.mark.parametrize("space", SPACES)
 def test_drawn_actions_have_the_modules_probabilities(space: str) -> None:
     net: Any = network(SPACES[space], SHAPES["default"])
@@ -261,6 +275,16 @@ def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
     loss, _ = OBJECTIVES["entropy"].loss(log_prob, entropy, judged.value, SimpleNamespace(**rows))
     expected = torch.autograd.grad(loss, list(net.actor.parameters()))
     torch.testing.assert_close(found, list(expected), atol=1e-5, rtol=1e-4)
+
+
+def test_minibatches_gathered_together_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, goal = network(SPACES["discrete"], SHAPES["default"]), OBJECTIVES["standardised"]
+    seen, hand = samples(net, SPACES["discrete"], True), by_hand(net)
+    parts = torch.tensor_split(torch.randperm(ROWS), 5)  # of 8 and of 7 samples
+    alone = torch.stack([gradients(hand, seen, part, goal) for part in parts])
+    monkeypatch.setattr("cadenza.nets.numpy.actor_critic_kernel.GATHERED", 20)
+    together = goal.figures([hand.gradients(batch, goal) for batch in minibatches(seen, parts, goal)])
+    assert torch.equal(together, alone)
 
 
 def test_it_follows_its_network_through_optimizer_steps_and_loaded_weights() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.nets.actor_critic import ActorCritic
+from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
 from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import VECTOR, ObservationTensors
@@ -136,7 +136,7 @@ class ActorCriticKernel:
         depth = equal_layers(actor, critic) if shared else 0
         self.both = Layers(actor[:depth], critic[:depth])  # as arrays of both, which takes half as many calls
         self.actor_rest, self.critic_rest = Layers(actor[depth:]), Layers(critic[depth:])
-        self.actor = Layers(actor)
+        self.actor, self.critic = Layers(actor), Layers(critic)
         self.head = HEADS[type(net.head)](net.head)
 
     def act(self, vector: Array, mask: Array | None, generator: np.random.Generator | None) -> Array:
@@ -147,6 +147,16 @@ class ActorCriticKernel:
         return action.reshape(*vector.shape[:-1], *action.shape[1:])
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
+    def judge(self, obs: ObservationTensors, critic_obs: ObservationTensors | None) -> ActorCriticOutput:
+        """Return what the network does for observations [*, F]."""
+        features = [obs[VECTOR], (critic_obs or obs)[VECTOR]]
+        output, value = (
+            torch.cat([torch.from_numpy(layers(self.trunk(part.numpy()))) for part in x.flatten(0, -2).split(GATHERED)])
+            for x, layers in zip(features, (self.actor, self.critic), strict=True)
+        )
+        return ActorCriticOutput(output.view(*features[0].shape[:-1], -1), value.view(features[1].shape[:-1]), {})
+
+    @np.errstate(all="ignore")
     def gradients(self, batch: Minibatch, objective: ClippedObjective) -> Terms:
         """Set the parameters' gradients to those of the objective; return the terms of its figures."""
         features = self.trunk(batch.obs)
