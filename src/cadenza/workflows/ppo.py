@@ -43,6 +43,7 @@ from cadenza.workflows.ppo_config import PPOConfig
 if TYPE_CHECKING:
     from cadenza.nets.deployed import Deployed
 
+TERMS = 16_384  # rows of minibatches whose figures are computed together
 Part = Literal["all", "value", "policy"]
 FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
     "all": FIGURES,
@@ -426,13 +427,13 @@ class PPO:
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
         norms: list[dict[str, Tensor]] = []
+        terms: list[Tensor | Terms] = []
         stops = False
         for epoch in range(config.n_epochs):
             if again is not None and epoch:
                 samples = again()
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
             rows = torch.tensor_split(order, -(-len(order) // minibatch))  # equal parts, of a short rollout too
-            terms: list[Tensor | Terms] = []
             for batch in self._minibatches(name, samples, rows, objective):
                 terms.append(self._gradients(name, batch, objective))
                 if config.target_kl is not None:
@@ -440,7 +441,9 @@ class PPO:
                     if stops := bool(kl > 1.5 * config.target_kl):
                         break
                 norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
-            figures.append(objective.figures(terms))
+            if stops or len(terms) * minibatch >= TERMS or epoch == config.n_epochs - 1:
+                figures.append(objective.figures(terms))
+                terms = []
             if stops:
                 break
         means = dict(zip(FIGURES, torch.cat(figures).mean(0), strict=True))
