@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numpy import ndarray
+from numpy import asarray, ndarray
 
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Buffer, Layout
@@ -84,7 +84,7 @@ class SequentialEnvs:
         """Step like `_step_fast`, all environments by one call."""
         envs, (obs, rewards) = self._fast_envs, writer.rows
         self._mark[INDEX] = 0
-        outcomes = batch.step(envs[0].actions(actions), obs, self._mark, INDEX)
+        outcomes = batch.step(asarray(envs[0].actions(actions)), obs, self._mark, INDEX)
         rewards[:] = outcomes
         for index, env in enumerate(envs):
             if env.count_step():

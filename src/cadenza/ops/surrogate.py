@@ -105,12 +105,15 @@ class ClippedObjective:
             figures = torch.stack([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
         return loss, figures
 
-    def advantages(self, advantage: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return the advantages [M, B] of minibatches as `loss` takes them: standardised, if it does so."""
+    def advantages(self, advantage: np.ndarray, weight: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Return the advantages [M, B] of minibatches as `loss` takes them: standardised, if it does so.
+
+        `share` are the `shares` of the weights.
+        """
         if not self.normalize_advantage:
             return advantage
         count = weight.sum(-1, keepdims=True)
-        centred = advantage - dots(advantage, shares(weight))
+        centred = advantage - dots(advantage, share)
         variance = dots(centred * centred, weight).astype(np.float64) / np.maximum(count - 1, 1)
         deviation = (np.sqrt(variance) + 1e-8).astype(advantage.dtype)
         return np.where(count > 1, centred / deviation, advantage)

@@ -100,6 +100,7 @@ class PPO:
         self.estimators = {
             name: estimator(settings.advantage, "algorithm.advantage") for name, settings in self.configs.items()
         }
+        self.by_ratio = {name: takes_ratio(estimate) for name, estimate in self.estimators.items()}
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
@@ -275,7 +276,7 @@ class PPO:
             return self._cut(name, {**steps, **estimates}, acted, alive, carry)
 
         samples = self._cut(name, {**steps, **estimates}, acted, alive, carry)
-        return samples, again if takes_ratio(self.estimators[name]) else None
+        return samples, again if self.by_ratio[name] else None
 
     def _estimate(
         self,

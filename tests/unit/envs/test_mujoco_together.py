@@ -57,6 +57,8 @@ def test_a_failing_simulation_names_its_environment() -> None:
         env.step({"agent": np.zeros((2, 1, 6), np.float32)})
 
 
-@pytest.mark.parametrize("settings", [{"frame_stack": 2}, {"wrappers": ["gymnasium.wrappers:RecordEpisodeStatistics"]}])
+@pytest.mark.parametrize(
+    "settings", [{"frame_stack": 2}, {"wrappers": ({"id": "ClipReward", "min_reward": -1, "max_reward": 1},)}]
+)
 def test_wrapped_cheetahs_are_stepped_one_by_one(settings: dict[str, Any]) -> None:
     assert vector(**settings)._envs._together is None

@@ -113,7 +113,7 @@ def _gathered(samples: VectorSamples, index: Array, objective: ClippedObjective)
         pick_any(samples.mask),
         share,
         share if samples.value_weight is samples.weight else shares(pick(samples.value_weight)),
-        objective.advantages(pick(samples.advantage), weight),
+        objective.advantages(pick(samples.advantage), weight, share),
         pick_any(samples.factor),
         *map(pick, (samples.target, samples.old_value, samples.old_log_prob)),
     )
@@ -151,8 +151,8 @@ class ActorCriticKernel:
         """Return what the network does for observations [*, F]."""
         features = [obs[VECTOR], (critic_obs or obs)[VECTOR]]
         output, value = (
-            torch.cat([torch.from_numpy(layers(self.trunk(part.numpy()))) for part in x.flatten(0, -2).split(GATHERED)])
-            for x, layers in zip(features, (self.actor, self.critic), strict=True)
+            torch.cat([torch.from_numpy(layers(self.trunk(part.numpy()))) for part in torch.split(x, GATHERED)])
+            for x, layers in zip((x.flatten(0, -2) for x in features), (self.actor, self.critic), strict=True)
         )
         return ActorCriticOutput(output.view(*features[0].shape[:-1], -1), value.view(features[1].shape[:-1]), {})
 
