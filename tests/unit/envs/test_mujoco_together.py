@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cadenza.config.schema import EnvironmentConfig
-from cadenza.envs.seeds import TRAIN, EpisodeSeeds
+from cadenza.envs.ledger import TRAIN, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import EnvironmentFault
 
