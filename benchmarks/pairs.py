@@ -23,26 +23,41 @@ from pathlib import Path
 
 from outcome import keep, machine, result_file, versions
 
+# the networks and minibatches of the tasks `ppo-cartpole` and `ppo-halfcheetah-8` of `cadenza bench`
+BENCH = [
+    "environment.num_envs=8",
+    "algorithm.n_epochs=10",
+    "algorithm.learning_rate=0.0003",
+    "algorithm.clip_range=0.2",
+    "algorithm.normalize_obs=false",
+    "algorithm.normalize_reward=false",
+    *(f"algorithm.{net}.hidden_sizes=[64,64]" for net in ("actor", "critic")),
+    *(f"algorithm.{net}.activation=tanh" for net in ("actor", "critic")),
+]
 SMALL = ["evaluation.every_steps=0", "evaluation.at_end=false", "logging.every_steps=100000", "runtime.threads=1"]
-# prints the processor seconds that saving took in a run which saves at every cycle
-SAVES = """
+# prints the processor seconds that a method of the Orchestrator took: saving, in a run which saves at every cycle, or
+# all of training, without the start and the report
+METHOD = """
 import sys, time
 from cadenza.cli.main import run
 try:
     from cadenza.engine.orchestrator import Orchestrator
 except ImportError:  # before the packages were arranged in layers
     from cadenza.orchestration.orchestrator import Orchestrator
-spent, save = 0.0, Orchestrator.save
-def timed(self, insist=False):
+spent, method = 0.0, Orchestrator.{name}
+def timed(*arguments, **settings):
     global spent
     began = time.process_time()
-    save(self, insist)
-    spent += time.process_time() - began
-Orchestrator.save = timed
+    try:
+        return method(*arguments, **settings)
+    finally:
+        spent += time.process_time() - began
+Orchestrator.{name} = timed
 code = run(sys.argv[1:])
 print(spent)
 sys.exit(code)
 """
+SAVES, RUN = METHOD.replace("{name}", "save"), METHOD.replace("{name}", "run")
 TIMED = """
 import resource, subprocess, sys
 code = subprocess.run([sys.executable, "-m", "cadenza", *sys.argv[1:]], capture_output=True).returncode
@@ -103,6 +118,22 @@ TASKS: dict[str, Task] = {
         "algorithm.update_ratio=0.0625",
     ),
     "60,000 steps of PPO": training(TIMED, "CartPole-v1:ppo", "training.max_timesteps=60000"),
+    "training PPO on CartPole, 8 x 128": training(
+        RUN,
+        "CartPole-v1:ppo",
+        "training.max_timesteps=61440",
+        "algorithm.n_steps=128",
+        "algorithm.batch_size=256",
+        *BENCH,
+    ),
+    "training PPO on HalfCheetah, 8 x 256": training(
+        RUN,
+        "HalfCheetah-v5:ppo",
+        "training.max_timesteps=20480",
+        "algorithm.n_steps=256",
+        "algorithm.batch_size=64",
+        *BENCH,
+    ),
     "8,000 steps of DQN": training(TIMED, "CartPole-v1:dqn", "training.max_timesteps=8000"),
     "600 steps of SAC": training(
         TIMED, "HalfCheetah-v5:sac", "training.max_timesteps=600", "algorithm.warmup_steps=100"

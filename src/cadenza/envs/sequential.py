@@ -5,10 +5,11 @@ The in-process vector holds all its environments in one `SequentialEnvs`; each w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy import ndarray
+from numpy import asarray, ndarray
 
 from cadenza.envs.families.gym import Gym
 from cadenza.envs.layout import Array, Buffer, Layout
@@ -16,6 +17,9 @@ from cadenza.envs.ledger import EpisodeSeeds
 from cadenza.envs.vector import BUILD, IDLE, INDEX, PROGRESS, RESET, STAGE, STEP, MakeEnv, Mark, StageError
 from cadenza.errors import CadenzaError
 from cadenza.types import SINGLE_GROUP, Environment, Frame, Tree
+
+if TYPE_CHECKING:
+    from cadenza.envs.families.mujoco import HalfCheetahs
 
 
 class SequentialEnvs:
@@ -36,6 +40,7 @@ class SequentialEnvs:
         """Write into `buffers` from now on; the first observations go into buffer 0."""
         self._writers = [Writer(buffer) for buffer in buffers]
         self._fast_envs = _fast_envs(self.envs, self.layout)
+        self._together = _together(self._fast_envs)
         self._show(self._first, self._writers[0])
         self._first = []
 
@@ -47,7 +52,9 @@ class SequentialEnvs:
         writer.begin()
         ended: list[int] = []
         try:
-            if self._fast_envs:
+            if self._together is not None:
+                self._step_together(self._together, actions[SINGLE_GROUP][:, 0], writer, ended)
+            elif self._fast_envs:
                 self._step_fast(self._fast_envs, actions[SINGLE_GROUP][:, 0], writer, ended)
             else:
                 self._step_any(actions, writer, ended)
@@ -72,6 +79,17 @@ class SequentialEnvs:
             has_mask = outcome[4] and "action_mask" in outcome[4]
             if outcome[2] or outcome[3] or has_mask or not write_fast(index, outcome[0], outcome[1]):
                 self._write_step(index, env.frame(outcome), writer, ended)
+
+    def _step_together(self, batch: HalfCheetahs, actions: Array, writer: Writer, ended: list[int]) -> None:
+        """Step like `_step_fast`, all environments by one call."""
+        envs, (obs, rewards) = self._fast_envs, writer.rows
+        self._mark[INDEX] = 0
+        outcomes = batch.step(asarray(envs[0].actions(actions)), obs, self._mark, INDEX)
+        rewards[:] = outcomes
+        for index, env in enumerate(envs):
+            if env.count_step():
+                self._mark[INDEX] = index
+                self._write_step(index, env.frame((obs[index].copy(), outcomes[index], False, True, {})), writer, ended)
 
     def _write_step(self, index: int, frame: Frame, writer: Writer, ended: list[int]) -> None:
         """Write the result of a step; where the episode ended, reset and write the new episode's first observation."""
@@ -151,6 +169,15 @@ def _fast_envs(envs: list[Environment], layout: Layout) -> list[Gym]:
     return gyms if alike and not needs_frames else []
 
 
+def _together(envs: list[Gym]) -> HalfCheetahs | None:
+    """Return what steps these environments by one call, if anything does."""
+    if not envs or "gymnasium.envs.mujoco.half_cheetah_v5" not in sys.modules:
+        return None
+    from cadenza.envs.families.mujoco import together
+
+    return together(envs)
+
+
 class FrameError(Exception):
     """An environment returned something that its spec does not declare."""
 
@@ -168,6 +195,11 @@ class Writer:
         self._masks = list(buffer.step.mask.items())
         self._only_array = self._obs[0][1:] if len(self._obs) == 1 else None
         self._varied = False  # someone was inactive once: from then on activity is written at every step
+
+    @property
+    def rows(self) -> tuple[Array, Array]:
+        """The rows [N, …] of a single agent's observations and rewards."""
+        return self._obs[0][1][:, 0], self._rewards[0][1][:, 0]
 
     def begin(self) -> None:
         """Clear the episode flags of all rows."""

@@ -36,6 +36,8 @@ class Observer:
         self, space: spaces.Space[Any], device: torch.device, normalize: NormalizeObs = False, raw: bool = False
     ) -> None:
         self.space, self.device, self.raw = space, device, raw
+        self._axes = len(space.shape or ())
+        self._is_vector = isinstance(space, spaces.Box) and space.dtype in FLOATS
         self.norm: RunningNorm | BoundsNorm | None = None
         if normalize == "static":
             self.norm = BoundsNorm(*bounds(space), device)
@@ -57,9 +59,9 @@ class Observer:
 
     def vector(self, obs: Tree) -> np.ndarray:
         """Return the vector [*, F] as an array; for a Box of floats without torch, whose calls cost more."""
-        if not (isinstance(self.space, spaces.Box) and self.space.dtype in FLOATS):
+        if not self._is_vector:
             return self(obs)[VECTOR].numpy()
-        numbers: np.ndarray = obs.reshape(*obs.shape[: obs.ndim - len(self.space.shape)], -1)
+        numbers: np.ndarray = obs.reshape(*obs.shape[: obs.ndim - self._axes], -1)
         numbers = numbers.astype(np.float32, copy=False)
         return numbers if self.norm is None else self.norm.apply_array(numbers)
 

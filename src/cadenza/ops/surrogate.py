@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,12 +34,43 @@ class Experience(Protocol):
     def old_log_prob(self) -> Any: ...
 
 
+class Weighted(Protocol):
+    """The data of `ClippedObjective.slopes`, as arrays [B]; advantages are those of `ClippedObjective.advantages`."""
+
+    @property
+    def share(self) -> np.ndarray: ...  # of each entry in a mean over those that count
+    @property
+    def value_share(self) -> np.ndarray: ...
+    @property
+    def advantage(self) -> np.ndarray: ...
+    @property
+    def factor(self) -> np.ndarray | None: ...
+    @property
+    def target(self) -> np.ndarray: ...
+    @property
+    def old_value(self) -> np.ndarray: ...
+    @property
+    def old_log_prob(self) -> np.ndarray: ...
+
+
 class Slopes(NamedTuple):
-    """The derivatives of the loss by each of its inputs."""
+    """The derivatives of the loss by each of its inputs; None: zeros."""
 
     log_prob: np.ndarray
-    entropy: np.ndarray
+    entropy: np.ndarray | None
     value: np.ndarray
+
+
+class Terms(NamedTuple):
+    """The terms of `FIGURES` for one minibatch [B], or for several [M, B]."""
+
+    log_ratio: np.ndarray
+    entropy: Any  # or a number for each minibatch
+    error: np.ndarray  # of the value
+    share: np.ndarray
+    value_share: np.ndarray
+    advantage: np.ndarray
+    factor: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -71,50 +105,99 @@ class ClippedObjective:
             figures = torch.stack([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
         return loss, figures
 
+    def advantages(self, advantage: np.ndarray, weight: np.ndarray, share: np.ndarray) -> np.ndarray:
+        """Return the advantages [M, B] of minibatches as `loss` takes them: standardised, if it does so.
+
+        `share` are the `shares` of the weights.
+        """
+        if not self.normalize_advantage:
+            return advantage
+        count = weight.sum(-1, keepdims=True)
+        centred = advantage - dots(advantage, share)
+        variance = dots(centred * centred, weight).astype(np.float64) / np.maximum(count - 1, 1)
+        deviation = (np.sqrt(variance) + 1e-8).astype(advantage.dtype)
+        return np.where(count > 1, centred / deviation, advantage)
+
     def slopes(
-        self, log_prob: np.ndarray, entropy: np.ndarray, value: np.ndarray, batch: Experience
-    ) -> tuple[Slopes, Tensor]:
-        """Return the derivatives of `loss` and its `FIGURES`, for arrays [B]."""
-        clip, entropy_coef, value_coef = float(self.clip_range), float(self.entropy_coef), float(self.value_coef)
-        count = max(float(batch.weight.sum()), 1.0)
-        share = batch.weight / count
-        advantage = batch.advantage
-        if self.normalize_advantage and count > 1:
-            centred = advantage - np.dot(advantage, share)
-            variance = float(np.dot(centred * centred, batch.weight)) / (count - 1)
-            advantage = centred / (variance**0.5 + 1e-8)
+        self, log_prob: np.ndarray, entropy: np.ndarray, value: np.ndarray, batch: Weighted
+    ) -> tuple[Slopes, Terms]:
+        """Return the derivatives of `loss` for arrays [B], and the terms of its `FIGURES`.
+
+        An entropy may be one number for all.
+        """
+        clip, entropy_coef, value_coef, _ = self._numbers
         log_ratio = log_prob - batch.old_log_prob
         ratio = np.exp(log_ratio)
-        free, clipped = ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage
-        surrogate, slope = np.minimum(free, clipped), np.where(free > clipped, 0, free)
+        free, clipped = ratio * batch.advantage, np.minimum(np.maximum(ratio, 1 - clip), 1 + clip) * batch.advantage
+        slope = np.where(free > clipped, 0, free)
         if batch.factor is not None:
-            surrogate, slope = batch.factor * surrogate, batch.factor * slope
+            slope = batch.factor * slope
         error, value_slope = self._value_errors(value, batch)
-        policy_loss = -float(np.dot(surrogate, share))
-        value_share = batch.value_weight / max(float(batch.value_weight.sum()), 1.0)
-        value_loss = float(np.dot(error * error, value_share))
-        mean_entropy = float(np.dot(entropy, share))
-        loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
-        change = ratio - 1
-        kl = float(np.dot(change - log_ratio, share))
-        clip_fraction = float(np.dot(np.abs(change) > clip, share))
         slopes = Slopes(
-            log_prob=slope * -share,
-            entropy=-entropy_coef * share,
-            value=(2 * value_coef) * value_slope * value_share,
+            log_prob=slope * -batch.share,
+            entropy=-entropy_coef * batch.share if entropy_coef else None,
+            value=(2 * value_coef) * value_slope * batch.value_share,
         )
-        return slopes, torch.tensor([loss, policy_loss, value_loss, mean_entropy, kl, clip_fraction])
+        return slopes, Terms(log_ratio, entropy, error, batch.share, batch.value_share, batch.advantage, batch.factor)
 
-    def _value_errors(self, value: np.ndarray, batch: Experience) -> tuple[np.ndarray, np.ndarray]:
+    def figures(self, terms: Sequence[Any]) -> Tensor:
+        """Return the `FIGURES` of minibatches [M, 6] from those of `loss`, or from the terms of `slopes`.
+
+        To make them of terms together costs much less than one by one.
+        """
+        if isinstance(terms[0], Tensor):
+            return torch.stack(list(terms))
+        groups = [list(zip(*group, strict=True)) for _, group in groupby(terms, lambda one: len(one.share))]
+        stacked = [Terms._make(None if each[0] is None else np.stack(each) for each in group) for group in groups]
+        return torch.cat([self._figures(group) for group in stacked])
+
+    def _figures(self, terms: Terms) -> Tensor:
+        """Return the figures of minibatches with as many rows each, [M, B]."""
+        clip, entropy_coef, value_coef, _ = self._numbers
+        ratio, share = np.exp(terms.log_ratio), terms.share
+        change = ratio - 1
+        surrogate = np.minimum(ratio * terms.advantage, np.clip(ratio, 1 - clip, 1 + clip) * terms.advantage)
+        if terms.factor is not None:
+            surrogate = terms.factor * surrogate
+        entropy = terms.entropy if terms.entropy.ndim > 1 else np.repeat(terms.entropy[:, None], share.shape[1], 1)
+        means = [
+            dots(surrogate, share),
+            dots(terms.error * terms.error, terms.value_share),
+            dots(entropy, share),
+            dots(change - terms.log_ratio, share),
+            dots(np.abs(change) > clip, share),
+        ]
+        gain, value_loss, mean_entropy, kl, clip_fraction = (mean[:, 0].astype(np.float64) for mean in means)
+        loss = -gain + value_coef * value_loss - entropy_coef * mean_entropy
+        figures = np.stack([loss, -gain, value_loss, mean_entropy, kl, clip_fraction], -1)
+        return torch.from_numpy(figures).to(torch.get_default_dtype())
+
+    @cached_property
+    def _numbers(self) -> tuple[float, float, float, float | None]:
+        """The coefficients: of clipping, of entropy and of the value, and how far a value may move."""
+        reach = None if self.value_clip_range is None else float(self.value_clip_range)
+        return float(self.clip_range), float(self.entropy_coef), float(self.value_coef), reach
+
+    def _value_errors(self, value: np.ndarray, batch: Weighted) -> tuple[np.ndarray, np.ndarray]:
         """Return the errors whose squares count, and half the derivatives of those squares."""
-        error = value - batch.target
-        if self.value_clip_range is None:
+        error, reach = value - batch.target, self._numbers[-1]
+        if reach is None:
             return error, error
-        reach, change = float(self.value_clip_range), value - batch.old_value
+        change = value - batch.old_value
         clipped = np.clip(change, -reach, reach) + batch.old_value - batch.target
         is_worse = clipped * clipped > error * error
         slope = np.where(is_worse, clipped * (np.abs(change) <= reach), error)
         return np.where(is_worse, clipped, error), slope
+
+
+def shares(weight: np.ndarray) -> np.ndarray:
+    """Return the share [M, B] of each entry in the mean of its minibatch over the entries that count."""
+    return weight / np.maximum(weight.sum(-1, keepdims=True), 1)  # type: ignore[no-any-return]
+
+
+def dots(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the products of vectors [M, B], as [M, 1]; rounded as NumPy's `dot` of each pair."""
+    return np.matmul(x[:, None], y[..., None])[..., 0]  # type: ignore[no-any-return]
 
 
 def clipped_surrogate(log_ratio: Tensor, advantage: Tensor, clip_range: Tensor) -> Tensor:

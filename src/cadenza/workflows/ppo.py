@@ -10,7 +10,7 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,14 +25,16 @@ from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput, act
 from cadenza.nets.normalisers import RewardScale, ValueScale
 from cadenza.nets.numpy.actor_critic_kernel import (
     ActorCriticKernel,
+    Minibatch,
     actor_critic_kernel,
     example_samples,
     has_example,
+    minibatches,
 )
 from cadenza.nets.observe import CriticView, ObservationTensors, Observer
 from cadenza.nets.optimizers import Optimizer, in_parts, optimizer
 from cadenza.ops.returns import explained_variance
-from cadenza.ops.surrogate import FIGURES, ClippedObjective
+from cadenza.ops.surrogate import FIGURES, ClippedObjective, Terms
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, both, estimator, own_states, takes_ratio
@@ -41,6 +43,7 @@ from cadenza.workflows.ppo_config import PPOConfig
 if TYPE_CHECKING:
     from cadenza.nets.deployed import Deployed
 
+TERMS = 16_384  # rows of minibatches whose figures are computed together
 Part = Literal["all", "value", "policy"]
 FIGURES_OF: dict[Part, tuple[str, ...]] = {  # what an update of this part reports
     "all": FIGURES,
@@ -97,6 +100,7 @@ class PPO:
         self.estimators = {
             name: estimator(settings.advantage, "algorithm.advantage") for name, settings in self.configs.items()
         }
+        self.by_ratio = {name: takes_ratio(estimate) for name, estimate in self.estimators.items()}
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
@@ -272,7 +276,7 @@ class PPO:
             return self._cut(name, {**steps, **estimates}, acted, alive, carry)
 
         samples = self._cut(name, {**steps, **estimates}, acted, alive, carry)
-        return samples, again if takes_ratio(self.estimators[name]) else None
+        return samples, again if self.by_ratio[name] else None
 
     def _estimate(
         self,
@@ -323,7 +327,7 @@ class PPO:
         The observation after the last step of an episode is its true final one. What networks of images noted while
         acting is used if `noted`.
         """
-        net, data, first, critic_obs = self.nets[name], rollout.groups[name], steps["first"], steps["critic_obs"]
+        net, data, first, critic_obs = self._network(name), rollout.groups[name], steps["first"], steps["critic_obs"]
         if "output" in data and noted:
             result = ActorCriticOutput(self._tensor(data["output"]), self._tensor(data["value"]), {})
         else:
@@ -336,7 +340,21 @@ class PPO:
             final, final_critic = map(one_step, self._observe(name, rollout.final_obs, rollout.final_state))
             before, next_value = map_tree(lambda x: x[ends], result.carries), next_value.clone()
             next_value[ends] = net(final, before, torch.zeros_like(ended[ends])[None], False, final_critic).value[0]
-        return net.head.evaluate(result.output, steps["mask"], steps["action"])[0], value, next_value
+        head = self.nets[name].head
+        return head.evaluate(result.output, steps["mask"], steps["action"])[0], value, next_value
+
+    def _network(self, name: str) -> Callable[..., ActorCriticOutput]:
+        """Return a group's network, or the kernel that computes it."""
+        if name not in self.kernels:
+            return self.nets[name]
+        kernel = self.kernels[name]
+
+        def judge(
+            obs: ObservationTensors, carry: Tree, first: Tensor, carries: bool, critic_obs: Any
+        ) -> ActorCriticOutput:
+            return kernel.judge(obs, critic_obs)
+
+        return judge
 
     def _observe(
         self, name: str, obs: dict[str, Tree], state: np.ndarray | None
@@ -410,19 +428,26 @@ class PPO:
         shuffle = self.context.streams.torch(f"minibatches.{name}")
         figures: list[Tensor] = []
         norms: list[dict[str, Tensor]] = []
+        terms: list[Tensor | Terms] = []
+        stops = False
         for epoch in range(config.n_epochs):
             if again is not None and epoch:
                 samples = again()
             order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
-            for rows in torch.tensor_split(order, -(-len(order) // minibatch)):  # equal parts, of a short rollout too
-                figures.append(self._gradients(name, samples, rows, objective))
-                if config.target_kl is not None and figures[-1][FIGURES.index("kl")] > 1.5 * config.target_kl:
-                    break
+            rows = torch.tensor_split(order, -(-len(order) // minibatch))  # equal parts, of a short rollout too
+            for batch in self._minibatches(name, samples, rows, objective):
+                terms.append(self._gradients(name, batch, objective))
+                if config.target_kl is not None:
+                    kl = objective.figures(terms[-1:])[0, FIGURES.index("kl")]
+                    if stops := bool(kl > 1.5 * config.target_kl):
+                        break
                 norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
-            else:
-                continue
-            break
-        means = dict(zip(FIGURES, torch.stack(figures).mean(0), strict=True))
+            if stops or len(terms) * minibatch >= TERMS or epoch == config.n_epochs - 1:
+                figures.append(objective.figures(terms))
+                terms = []
+            if stops:
+                break
+        means = dict(zip(FIGURES, torch.cat(figures).mean(0), strict=True))
         metrics = {figure: means[figure] for figure in FIGURES_OF[part]}
         for block in norms[0] if norms else ():
             metrics[f"grad_norm/{block}"] = torch.stack([norm[block] for norm in norms]).mean()
@@ -449,14 +474,27 @@ class PPO:
     def _tensor_of(self, number: float) -> Tensor:
         return torch.tensor(number, device=self.device)
 
-    def _gradients(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
-        """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
-        if name in self.kernels and self.config.accumulate == 1:  # computes what `_loss` says, which was checked
-            return self.kernels[name].gradients(samples, rows, objective)
-        loss, figures = self._compiled_loss(self.nets[name], samples.rows(rows), objective)
+    def _minibatches(
+        self, name: str, samples: Samples, rows: Sequence[Tensor], objective: ClippedObjective
+    ) -> Iterator[Samples | Minibatch]:
+        """Yield the sequences at the indices of each of `rows`, as arrays if a kernel computes the gradients."""
+        if name in self.kernels and self.config.accumulate == 1:
+            return minibatches(samples, rows, objective)
+        return map(samples.rows, rows)
+
+    def _gradients(self, name: str, batch: Samples | Minibatch, objective: ClippedObjective) -> Tensor | Terms:
+        """Set the parameters' gradients to those of `_loss` on a minibatch; return its figures, or their terms."""
+        if isinstance(batch, Minibatch):  # the kernel computes what `_loss` says, which was checked
+            return self.kernels[name].gradients(batch, objective)
+        loss, figures = self._compiled_loss(self.nets[name], batch, objective)
         self.optimizers[name].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         return figures
+
+    def _gradients_at(self, name: str, samples: Samples, rows: Tensor, objective: ClippedObjective) -> Tensor:
+        """Set the parameters' gradients to those of `_loss` on the sequences `rows`; return its figures."""
+        [batch] = self._minibatches(name, samples, [rows], objective)
+        return objective.figures([self._gradients(name, batch, objective)])[0]
 
     def _loss(self, net: ActorCritic, batch: Samples, objective: ClippedObjective) -> tuple[Tensor, Tensor]:
         """Return the scalar to minimise, and the objective's figures. Agents that did not act weigh nothing."""
@@ -483,7 +521,7 @@ class PPO:
         agents, critic_agents = len(self.context.env.groups[group].agents), None if view is None else view.agents
         samples = Samples(**example_samples(net, numbers, agents, critic_agents, self._is_sequential))
         objective = self._objective(group, PhaseInfo("train", "online", now=1, horizon=2))
-        figures = self._gradients(group, samples, torch.arange(samples.weight.shape[1]), objective)
+        figures = self._gradients_at(group, samples, torch.arange(samples.weight.shape[1]), objective)
         return dict(zip(FIGURES, figures, strict=True)), [net]
 
     # phases and state

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from cadenza.config.networks import HeadConfig, MemoryConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.nets.actor_critic import ActorCritic
-from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel
+from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel, minibatches
 from cadenza.nets.numpy.network import Network
 from cadenza.nets.observe import VECTOR
 from cadenza.nets.optimizers import optimizer
@@ -68,6 +68,13 @@ def by_hand(net: ActorCritic) -> ActorCriticKernel:
     return kernel
 
 
+def gradients(hand: ActorCriticKernel, seen: Any, index: torch.Tensor, goal: ClippedObjective) -> torch.Tensor:
+    """Set the gradients on the samples at `index`; return their figures."""
+    [batch] = minibatches(seen, [index], goal)
+    figures: torch.Tensor = goal.figures([hand.gradients(batch, goal)])[0]
+    return figures
+
+
 def samples(net: ActorCritic, action: spaces.Space[Any], masked: bool) -> Any:
     """As a rollout gives them, [1, S, A, …]; some entries do not count."""
     torch.manual_seed(1)
@@ -119,7 +126,7 @@ def test_gradients_and_figures_equal_autograds(space: str, shape: str, goal: str
         net = network(action, SHAPES[shape])
         seen, hand = samples(net, action, masked), by_hand(net)
         index = torch.randperm(ROWS)[:20]
-        figures = hand.gradients(seen, index, OBJECTIVES[goal])
+        figures = gradients(hand, seen, index, OBJECTIVES[goal])
         found = [parameter.grad.clone() for parameter in net.parameters()]
 
         batch = SimpleNamespace(**{k: None if v is None else v[:, index] for k, v in vars(seen).items() if k != "obs"})
@@ -141,7 +148,7 @@ def test_gradients_of_a_team_equal_autograds(goal: str) -> None:
     torch.manual_seed(4)
     shape, seen = (1, ROWS, AGENTS), samples_beside(net, action)
     index, hand = torch.randperm(ROWS)[:20], by_hand(net)
-    figures = hand.gradients(seen, index, OBJECTIVES[goal])
+    figures = gradients(hand, seen, index, OBJECTIVES[goal])
     found = [parameter.grad.clone() for parameter in net.parameters()]
 
     kept = {k: v for k, v in vars(seen).items() if k not in ("obs", "critic_obs")}
@@ -190,6 +197,20 @@ def test_the_best_action_equals_the_modules(space: str) -> None:
     found = by_hand(net).act(seen.obs[VECTOR][0].numpy(), mask, None)
     assert found.dtype == expected.numpy().dtype
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_outputs_and_values_equal_the_modules(shape: str) -> None:
+    net = network(SPACES["box"], SHAPES[shape])
+    seen = samples(net, SPACES["box"], False)
+    with torch.no_grad():
+        expected = net(seen.obs, {}, torch.zeros(1, ROWS, AGENTS, dtype=torch.bool))
+    torch.testing.assert_close(by_hand(net).judge(seen.obs, None), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_equal_layers_of_actor_and_critic_are_computed_as_one() -> None:
+    depths = {name: len(by_hand(network(SPACES["box"], shape)).both.layers) for name, shape in SHAPES.items()}
+    assert depths == {"default": 2, "relu, other sizes": 0, "linear": 0, "shared trunk": 2, "a torso each": 0}
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -246,7 +267,7 @@ def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
     seen.mask[0, 5:9] = False
     seen.mask[0, 5:9, :, 0] = True  # what was done is not among it, mostly
     seen.weight[:] = 1
-    hand.gradients(seen, torch.arange(10), OBJECTIVES["entropy"])
+    gradients(hand, seen, torch.arange(10), OBJECTIVES["entropy"])
     found = [parameter.grad.clone() for parameter in net.actor.parameters()]
     rows = {k: None if v is None else v[:, :10] for k, v in vars(seen).items() if k != "obs"}
     judged = net({VECTOR: seen.obs[VECTOR][:, :10]}, {}, torch.zeros(1, 10, AGENTS, dtype=torch.bool))
@@ -256,11 +277,21 @@ def test_what_is_forbidden_is_never_drawn_and_moves_nothing() -> None:
     torch.testing.assert_close(found, list(expected), atol=1e-5, rtol=1e-4)
 
 
+def test_minibatches_gathered_together_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, goal = network(SPACES["discrete"], SHAPES["default"]), OBJECTIVES["standardised"]
+    seen, hand = samples(net, SPACES["discrete"], True), by_hand(net)
+    parts = torch.tensor_split(torch.randperm(ROWS), 5)  # of 8 and of 7 samples
+    alone = torch.stack([gradients(hand, seen, part, goal) for part in parts])
+    monkeypatch.setattr("cadenza.nets.numpy.actor_critic_kernel.GATHERED", 20)
+    together = goal.figures([hand.gradients(batch, goal) for batch in minibatches(seen, parts, goal)])
+    assert torch.equal(together, alone)
+
+
 def test_it_follows_its_network_through_optimizer_steps_and_loaded_weights() -> None:
     net = network(SPACES["box"], SHAPES["default"])
     moves, hand = optimizer(net, OptimizerConfig(), net.parts()), by_hand(net)
     seen = samples(net, SPACES["box"], False)
-    hand.gradients(seen, torch.arange(ROWS), objective())
+    gradients(hand, seen, torch.arange(ROWS), objective())
     moves.step(torch.tensor(0.1))
     net.load_state_dict({name: tensor + 1 for name, tensor in net.state_dict().items()})
     with torch.no_grad():

@@ -126,7 +126,7 @@ def test_advantages_loss_and_gradients_equal_a_plain_implementation(collected: A
     for by_hand in (True, False):
         if not by_hand:
             workflow.kernels.clear()
-        figures = workflow._gradients("agent", samples, every, workflow._objective("agent", PHASE))
+        figures = workflow._gradients_at("agent", samples, every, workflow._objective("agent", PHASE))
         assert 0 < float(figures[FIGURES.index("clip_fraction")]) < 1
         torch.testing.assert_close(figures[0], expected, atol=1e-5, rtol=1e-5)
         for ours, theirs in itertools.zip_longest(net.parameters(), expected_gradients):
@@ -220,7 +220,7 @@ def test_dead_agents_weigh_nothing_and_end_their_own_sum(collected: Any) -> None
         samples.advantage[samples.weight == 0] = of_the_dead
         samples.target[samples.weight == 0] = of_the_dead
         workflow.kernels = kernels if by_hand else {}
-        figures = workflow._gradients("runner", samples, every, objective)
+        figures = workflow._gradients_at("runner", samples, every, objective)
         found.append((figures, [parameter.grad.clone() for parameter in net.parameters()]))
     for figures, gradients in found[1:]:
         torch.testing.assert_close(figures, found[0][0])

@@ -71,7 +71,7 @@ def test_a_team_in_turn_equals_a_plain_implementation(assembled: Any) -> None:
     def spy(name: str, samples: Any, *rest: Any) -> Any:
         """What it is given, and the gradient of the first minibatch-free loss, before it learns."""
         every = torch.arange(samples.weight.shape[1])
-        figures = workflow._gradients(name, samples, every, workflow._objective(name, rest[0]))
+        figures = workflow._gradients_at(name, samples, every, workflow._objective(name, rest[0]))
         gradients = [p.grad.clone() for p in workflow.nets[name].parameters()]
         before = plain_log_probs(workflow, name, rollout)
         result = fit(name, samples, *rest)
@@ -293,7 +293,7 @@ def test_what_all_see_alike_is_judged_once_and_learned_from_as_often_as_there_ar
         workflow.views["scout"].agents = views
         samples = workflow._prepare("scout", rollout, PHASE)[0]
         assert samples.critic_obs[VECTOR].shape[2] == views
-        figures = workflow._gradients("scout", samples, torch.arange(20), objective)
+        figures = workflow._gradients_at("scout", samples, torch.arange(20), objective)
         gradients = {name: parameter.grad.clone() for name, parameter in net.named_parameters()}
         results.append((samples.advantage, samples.target, samples.old_value, figures, gradients))
     for once, twice in zip(*results, strict=True):

@@ -136,8 +136,12 @@ class Gym:
     def act(self, action: Any) -> Outcome:
         """Take a step with an action in the environment's own form; return its outcome without building a frame."""
         obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, bool(terminated), self.count_step() or bool(truncated), info
+
+    def count_step(self) -> bool:
+        """Count a step that was taken elsewhere; return whether it reached the time limit."""
         self._steps += 1
-        return obs, reward, bool(terminated), bool(truncated) or self._steps >= self._limit, info
+        return self._steps >= self._limit
 
     def frame(self, outcome: Outcome) -> Frame:
         """Build the frame of an outcome."""
@@ -246,5 +250,4 @@ def actions_for(space: spaces.Space[Any], clip: bool) -> Callable[[Array], Seque
     """Return the function from actions [N, …] to a sequence of N actions in the form the environment takes."""
     if isinstance(space, spaces.Discrete):
         return lambda actions: actions.tolist()
-    one = action_for(space, clip)
-    return lambda actions: list(one(actions))
+    return action_for(space, clip)

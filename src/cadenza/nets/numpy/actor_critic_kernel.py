@@ -7,29 +7,38 @@ begins, `engine/runtime.py` compares gradients and figures with autograd's on it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Protocol
+from itertools import groupby, repeat
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cadenza.nets.actor_critic import ActorCritic
+from cadenza.nets.actor_critic import ActorCritic, ActorCriticOutput
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, GaussianHead
 from cadenza.nets.mlp import MLP
 from cadenza.nets.observe import VECTOR, ObservationTensors
 from cadenza.nets.torso import Encoder, Torso
-from cadenza.ops.surrogate import ClippedObjective, Experience
+from cadenza.ops.surrogate import ClippedObjective, Experience, Terms, shares
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = 64  # rows of a made-up batch
+GATHERED = 4096  # samples gathered at once
+TINY = np.finfo(np.float32).tiny
 
 
 @cache
 def zeros(shape: tuple[int, ...]) -> Array:
     """Return zeros, comparing with which is several times as fast as with a single zero."""
     return np.zeros(shape, np.float32)
+
+
+@cache
+def positions(count: int) -> Array:
+    """Return the numbers from 0 to below `count`."""
+    return np.arange(count)
 
 
 @cache
@@ -58,22 +67,57 @@ class VectorSamples(Experience, Protocol):
     def mask(self) -> Tensor | None: ...
 
 
-class SampleRows:
-    """The samples at `index` as arrays [B, …], with the agents of each sample among the rows."""
+class Minibatch(NamedTuple):
+    """Samples as arrays [B, …], with the agents of each sample among the rows. See `Experience`."""
 
-    def __init__(self, samples: VectorSamples, index: Array) -> None:
-        def pick(x: Tensor) -> Array:
-            picked: Array = x.numpy()[0].take(index, 0)
-            return picked.reshape(-1, *x.shape[3:])
+    obs: Array
+    critic_obs: Array | None
+    action: Array
+    mask: Array | None
+    share: Array  # of each row in a mean over those that count
+    value_share: Array
+    advantage: Array  # standardised, if the objective does so
+    factor: Array | None
+    target: Array
+    old_value: Array
+    old_log_prob: Array
 
-        self.obs = pick(samples.obs[VECTOR])
-        self.critic_obs = None if samples.critic_obs is None else pick(samples.critic_obs[VECTOR])
-        self.action = pick(samples.action)
-        self.mask = None if samples.mask is None else pick(samples.mask)
-        self.weight, self.advantage, self.target = map(pick, (samples.weight, samples.advantage, samples.target))
-        self.old_value, self.old_log_prob = pick(samples.old_value), pick(samples.old_log_prob)
-        self.value_weight = self.weight if samples.value_weight is samples.weight else pick(samples.value_weight)
-        self.factor = None if samples.factor is None else pick(samples.factor)
+
+def minibatches(samples: VectorSamples, parts: Sequence[Tensor], objective: ClippedObjective) -> Iterator[Minibatch]:
+    """Yield the samples at the indices of each part.
+
+    Parts of equal length are gathered together, about `GATHERED` samples at a time: many small gathers are slow.
+    """
+    for length, group in groupby(parts, len):
+        equal, count = list(group), max(1, GATHERED // length)
+        for start in range(0, len(equal), count):
+            yield from _gathered(samples, torch.stack(equal[start : start + count]).numpy(), objective)
+
+
+def _gathered(samples: VectorSamples, index: Array, objective: ClippedObjective) -> Iterator[Minibatch]:
+    """Yield the minibatches of the samples at `index` [M, S]."""
+
+    def pick(x: Tensor) -> Array:
+        picked: Array = x.numpy()[0].take(index, 0)
+        return picked.reshape(len(index), -1, *x.shape[3:])
+
+    def pick_any(x: Tensor | None) -> Iterable[Any]:
+        return repeat(None) if x is None else pick(x)
+
+    weight = pick(samples.weight)
+    share = shares(weight)
+    every: tuple[Iterable[Any], ...] = (
+        pick(samples.obs[VECTOR]),
+        pick_any(None if samples.critic_obs is None else samples.critic_obs[VECTOR]),
+        pick(samples.action),
+        pick_any(samples.mask),
+        share,
+        share if samples.value_weight is samples.weight else shares(pick(samples.value_weight)),
+        objective.advantages(pick(samples.advantage), weight, share),
+        pick_any(samples.factor),
+        *map(pick, (samples.target, samples.old_value, samples.old_log_prob)),
+    )
+    return map(Minibatch._make, zip(*every, strict=False))
 
 
 class ActorCriticKernel:
@@ -87,32 +131,72 @@ class ActorCriticKernel:
         assert isinstance(net.critic, MLP)
         shared = net.critic_torso is None
         self.trunk = Layers(net.torso.mix if shared else ())
-        self.actor = Layers(net.actor if shared else (*net.torso.mix, *net.actor))
-        self.critic = Layers(net.critic if net.critic_torso is None else (*net.critic_torso.mix, *net.critic))
+        actor = [*net.actor] if net.critic_torso is None else [*net.torso.mix, *net.actor]
+        critic = [*net.critic] if net.critic_torso is None else [*net.critic_torso.mix, *net.critic]
+        depth = equal_layers(actor, critic) if shared else 0
+        self.both = Layers(actor[:depth], critic[:depth])  # as arrays of both, which takes half as many calls
+        self.actor_rest, self.critic_rest = Layers(actor[depth:]), Layers(critic[depth:])
+        self.actor, self.critic = Layers(actor), Layers(critic)
         self.head = HEADS[type(net.head)](net.head)
 
     def act(self, vector: Array, mask: Array | None, generator: np.random.Generator | None) -> Array:
         """Sample actions [N, A, …] for observations [N, A, F]; return the most likely ones without a generator."""
         output = self.actor(self.trunk(vector.reshape(-1, vector.shape[-1])))
-        output = output.reshape(*vector.shape[:-1], -1)
-        return self.head.mode(output, mask) if generator is None else self.head.sample(output, mask, generator)
+        mask = None if mask is None else mask.reshape(output.shape)
+        action = self.head.mode(output, mask) if generator is None else self.head.sample(output, mask, generator)
+        return action.reshape(*vector.shape[:-1], *action.shape[1:])
 
     @np.errstate(all="ignore")  # divergence is reported by the checks of the run
-    def gradients(self, samples: VectorSamples, index: Tensor, objective: ClippedObjective) -> Tensor:
-        """Set the parameters' gradients to those of the objective on the samples at `index`; return its figures."""
-        rows = SampleRows(samples, index.numpy())
-        features = self.trunk(rows.obs)
-        log_prob, entropy = self.head.evaluate(self.actor(features), rows.mask, rows.action)
-        value = self.critic(features if rows.critic_obs is None else rows.critic_obs)[:, 0]
+    def judge(self, obs: ObservationTensors, critic_obs: ObservationTensors | None) -> ActorCriticOutput:
+        """Return what the network does for observations [*, F]."""
+        features = [obs[VECTOR], (critic_obs or obs)[VECTOR]]
+        output, value = (
+            torch.cat([torch.from_numpy(layers(self.trunk(part.numpy()))) for part in torch.split(x, GATHERED)])
+            for x, layers in zip((x.flatten(0, -2) for x in features), (self.actor, self.critic), strict=True)
+        )
+        return ActorCriticOutput(output.view(*features[0].shape[:-1], -1), value.view(features[1].shape[:-1]), {})
+
+    @np.errstate(all="ignore")
+    def gradients(self, batch: Minibatch, objective: ClippedObjective) -> Terms:
+        """Set the parameters' gradients to those of the objective; return the terms of its figures."""
+        features = self.trunk(batch.obs)
+        shared, paired = bool(self.trunk.layers), bool(self.both.layers)
+        inputs: Any = features, features if batch.critic_obs is None else batch.critic_obs
+        by_inputs: Any = (None, None)
+        if paired:
+            inputs = self.both(features)
+            by_inputs = np.empty_like(inputs)
+        log_prob, entropy = self.head.evaluate(self.actor_rest(inputs[0]), batch.mask, batch.action)
+        value = self.critic_rest(inputs[1])[:, 0]
         agents = len(log_prob) // len(value)  # that share a value
-        slopes, figures = objective.slopes(log_prob, entropy, value if agents == 1 else value.repeat(agents), rows)
-        shared = bool(self.trunk.layers)
-        actor_gradient = self.actor.backward(self.head.backward(slopes.log_prob, slopes.entropy), shared)
-        value_gradient = slopes.value if agents == 1 else slopes.value.reshape(-1, agents).sum(1)
-        critic_gradient = self.critic.backward(value_gradient[:, None], shared)
+        slopes, terms = objective.slopes(log_prob, entropy, value if agents == 1 else value.repeat(agents), batch)
+        by_output = self.head.backward(slopes.log_prob, slopes.entropy)
+        by_value = slopes.value if agents == 1 else slopes.value.reshape(-1, agents).sum(1)
+        by_features: Any = (
+            self.actor_rest.backward(by_output, shared or paired, by_inputs[0]),
+            self.critic_rest.backward(by_value[:, None], shared or paired, by_inputs[1]),
+        )
+        if paired:
+            by_features = self.both.backward(by_inputs, shared)
         if shared:
-            self.trunk.backward(actor_gradient + critic_gradient, to_input=False)
-        return figures
+            self.trunk.backward(by_features[0] + by_features[1], to_input=False)
+        return terms
+
+
+def equal_layers(actor: Sequence[nn.Module], critic: Sequence[nn.Module]) -> int:
+    """Return with how many modules, but for the last, both begin alike: linear layers with their activations."""
+    depth, most = 0, min(len(actor), len(critic)) - 1
+    while depth + 2 <= most and all(map(are_equal, actor[depth : depth + 2], critic[depth : depth + 2])):
+        depth += 2
+    return depth
+
+
+def are_equal(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether two modules compute the same with different parameters, which are in one piece of memory."""
+    if not isinstance(one, nn.Linear) or not isinstance(other, nn.Linear):
+        return type(one) is type(other)
+    pieces = {layer.weight.untyped_storage().data_ptr() for layer in (one, other)}
+    return one.weight.shape == other.weight.shape and len(pieces) == 1
 
 
 def torsos(net: ActorCritic) -> list[Torso]:
@@ -146,16 +230,16 @@ def supports(layers: Iterable[nn.Module], *networks: nn.Module) -> bool:
 
 
 class Layers:
-    """Linear layers, each with its activation; stores what its last call computed, for the gradients."""
+    """Linear layers, each with its activation; stores what its last call computed, for the gradients.
 
-    def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
+    With `twins`, modules of the same kinds and shapes, all arrays are of both, [2, …].
+    """
+
+    def __init__(self, modules: Iterable[nn.Module] = (), twins: Sequence[nn.Module] = ()) -> None:
         self.layers: list[Dense] = []
-        for module in modules:
+        for module, *others in zip(modules, twins, strict=True) if twins else zip(modules):
             if isinstance(module, nn.Linear):
-                assert module.weight.grad is not None
-                assert module.bias.grad is not None
-                gradients = module.weight.grad.numpy().T, module.bias.grad.numpy()
-                self.layers.append(Dense(module.weight.detach().numpy().T, module.bias.detach().numpy(), *gradients))
+                self.layers.append(dense([module, *others]))
             else:
                 self.layers[-1].activate, self.layers[-1].slope = ACTIVATIONS[type(module)]
 
@@ -165,11 +249,36 @@ class Layers:
             x = layer(x)
         return x
 
-    def backward(self, gradient: Array, to_input: bool) -> Array:
-        """Set the parameters' gradients from that by the output [B, O]; with `to_input`, return that by the input."""
+    def backward(self, gradient: Array, to_input: bool, out: Array | None = None) -> Array:
+        """Set the parameters' gradients from that by the output [B, O]; with `to_input`, return that by the input.
+
+        The latter is written to `out`, if there is one.
+        """
         for index in reversed(range(len(self.layers))):
-            gradient = self.layers[index].backward(gradient, to_input or index > 0)
+            is_first = index == 0
+            gradient = self.layers[index].backward(gradient, to_input or not is_first, out if is_first else None)
         return gradient
+
+
+def dense(linears: Sequence[Any]) -> Dense:
+    """Return the layer of a linear module, or of two equal ones in one, with arrays [2, …]."""
+    weight, weight_gradient = joint([linear.weight for linear in linears])
+    bias, bias_gradient = joint([linear.bias for linear in linears])
+    return Dense(weight.swapaxes(-1, -2), bias[..., None, :], weight_gradient.swapaxes(-1, -2), bias_gradient)
+
+
+def joint(parameters: Sequence[nn.Parameter]) -> tuple[Array, Array]:
+    """Return the values of a parameter and its gradient as arrays, or of two, in one piece of memory, as [2, …]."""
+
+    def view(first: Tensor, *others: Tensor) -> Array:
+        distances = [other.storage_offset() - first.storage_offset() for other in others]
+        shape = (2,) * len(others) + first.shape
+        array: Array = first.as_strided(shape, (*distances, *first.stride())).numpy()
+        return array
+
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    assert len(gradients) == len(parameters)
+    return view(*(parameter.detach() for parameter in parameters)), view(*gradients)
 
 
 class Dense:
@@ -191,28 +300,31 @@ class Dense:
         self.x, self.y = x, y
         return y
 
-    def backward(self, gradient: Array, to_input: bool) -> Array:
+    def backward(self, gradient: Array, to_input: bool, out: Array | None = None) -> Array:
         """Set the parameters' gradients from that by the activations; with `to_input`, return that by the input."""
         if self.slope is not None:
             gradient = gradient * self.slope(self.y)
-        np.matmul(self.x.T, gradient, out=self.weight_gradient)
-        np.matmul(ones(len(gradient)), gradient, out=self.bias_gradient)  # faster than a sum
-        return self.by_input(gradient) if to_input else gradient
+        np.matmul(self.x.swapaxes(-1, -2), gradient, out=self.weight_gradient)
+        np.matmul(ones(gradient.shape[-2]), gradient, out=self.bias_gradient)  # faster than a sum
+        return self.by_input(gradient, out) if to_input else gradient
 
-    def by_input(self, gradient: Array) -> Array:
+    def by_input(self, gradient: Array, out: Array | None = None) -> Array:
         """Return the gradient [B, in] by the input from that before the activation [B, out]."""
-        if self.weight.shape[1] == 1:  # faster than a product of two vectors
-            return gradient * self.weight[:, 0]
-        return gradient @ self.weight.T
+        if self.weight.shape[-1] == 1:  # faster than a product of two vectors
+            return np.multiply(gradient, self.weight.swapaxes(-1, -2), out=out)
+        return np.matmul(gradient, self.weight.swapaxes(-1, -2), out=out)
 
 
 class Head(Protocol):
-    """An action head: `evaluate` for outputs [B, n], `sample` and `mode` for [N, A, n], as the module has them."""
+    """An action head, for outputs [B, n], as the module has it.
+
+    Entropies that are equal in all rows are one number.
+    """
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]: ...
 
-    def backward(self, log_prob: Array, entropy: Array) -> Array:
-        """Return the gradient by the output of the last `evaluate` from those by what it returned."""
+    def backward(self, log_prob: Array, entropy: Array | None) -> Array:
+        """Return the gradient by the output of the last `evaluate` from those by what it returned; None: zeros."""
 
     def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array: ...
 
@@ -226,36 +338,43 @@ class Categorical:
         self.start = head.start
 
     def _log_probs(self, output: Array, mask: Array | None) -> Array:
+        """Return log-probabilities [n, B] for outputs [B, n]: sums over the first axis are several times as fast."""
         if mask is not None:
             output = np.where(mask, output, np.finfo(output.dtype).min)
-        shifted = output - output.max(-1, keepdims=True)
-        return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))  # type: ignore[no-any-return]
+        scores: Array = output.T.copy()
+        scores -= np.maximum.reduce(scores, 0)
+        scores -= np.log(np.add.reduce(np.exp(scores), 0))
+        return scores
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]:
         """Return log-probabilities of actions and entropies, [B]."""
         self.log_probs, self.mask = self._log_probs(output, mask), mask
         self.probs = np.exp(self.log_probs)
-        self.index = (np.arange(len(action)), action - self.start)
-        self.entropy = -(self.probs * self.log_probs).sum(-1)
+        self.index = (action - self.start, positions(len(action)))
+        self.entropy = -np.add.reduce(self.probs * self.log_probs, 0)
         return self.log_probs[self.index], self.entropy
 
-    def backward(self, log_prob: Array, entropy: Array) -> Array:
+    def backward(self, log_prob: Array, entropy: Array | None) -> Array:
         """Return the gradient [B, n] by the output."""
-        gradient = self.probs * (-log_prob[:, None] - entropy[:, None] * (self.log_probs + self.entropy[:, None]))
+        by_each = -log_prob
+        if entropy is not None:
+            by_each = by_each - entropy * (self.log_probs + self.entropy)
+        gradient = self.probs * by_each
         gradient[self.index] += log_prob
+        by_output: Array = gradient.T.copy()
         if self.mask is not None:
-            gradient[~self.mask] = 0
-        return gradient  # type: ignore[no-any-return]
+            by_output[~self.mask] = 0
+        return by_output
 
     def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array:
-        """Return random actions [N, A]."""
+        """Return random actions [B]."""
         # as in the module, by exponential waiting times; NumPy's can be 0, which even a forbidden action would win with
-        waiting = np.maximum(generator.standard_exponential(output.shape, np.float32), np.finfo(np.float32).tiny)
-        return (np.exp(self._log_probs(output, mask)) / waiting).argmax(-1) + self.start  # type: ignore[no-any-return]
+        waiting = np.maximum(generator.standard_exponential(output.shape, np.float32), TINY)
+        return (np.exp(self._log_probs(output, mask)) / waiting.T).argmax(0) + self.start  # type: ignore[no-any-return]
 
     def mode(self, output: Array, mask: Array | None) -> Array:
-        """Return the most likely actions [N, A]."""
-        return self._log_probs(output, mask).argmax(-1) + self.start  # type: ignore[no-any-return]
+        """Return the most likely actions [B]."""
+        return self._log_probs(output, mask).argmax(0) + self.start  # type: ignore[no-any-return]
 
 
 class Gaussian:
@@ -267,27 +386,27 @@ class Gaussian:
         self.log_std, self.log_std_gradient = head.log_std.detach().numpy(), head.log_std.grad.numpy()
 
     def evaluate(self, output: Array, mask: Array | None, action: Array) -> tuple[Array, Array]:
-        """Return log-probabilities of actions and entropies, [B]."""
+        """Return log-probabilities of actions [B] and their entropy, a number."""
         self.precision = np.exp(-self.log_std)
         self.noise = (action.reshape(output.shape) - output) * self.precision
-        log_prob = -(0.5 * (self.noise * self.noise + LOG_2PI) + self.log_std).sum(-1)
-        entropy = (self.log_std + 0.5 * (1 + LOG_2PI)).sum()
-        return log_prob, np.broadcast_to(entropy, len(output))
+        log_prob = -np.add.reduce(0.5 * (self.noise * self.noise + LOG_2PI) + self.log_std, -1)
+        return log_prob, np.add.reduce(self.log_std + 0.5 * (1 + LOG_2PI))
 
-    def backward(self, log_prob: Array, entropy: Array) -> Array:
+    def backward(self, log_prob: Array, entropy: Array | None) -> Array:
         """Return the gradient [B, n] by the output; set that of the standard deviation."""
         scaled = log_prob[:, None] * self.noise
-        np.matmul(ones(len(scaled)), scaled * self.noise - (log_prob - entropy)[:, None], out=self.log_std_gradient)
+        by_each = log_prob if entropy is None else log_prob - entropy
+        np.matmul(ones(len(scaled)), scaled * self.noise - by_each[:, None], out=self.log_std_gradient)
         return scaled * self.precision  # type: ignore[no-any-return]
 
     def sample(self, output: Array, mask: Array | None, generator: np.random.Generator) -> Array:
-        """Return random actions [N, A, …]."""
+        """Return random actions [B, …]."""
         action: Array = output + np.exp(self.log_std) * generator.standard_normal(output.shape, np.float32)
-        return action.reshape(*output.shape[:-1], *self.shape)
+        return action.reshape(-1, *self.shape)
 
     def mode(self, output: Array, mask: Array | None) -> Array:
-        """Return the most likely actions [N, A, …]."""
-        return output.reshape(*output.shape[:-1], *self.shape)
+        """Return the most likely actions [B, …]."""
+        return output.reshape(-1, *self.shape)
 
 
 HEADS: dict[type[nn.Module], Callable[[Any], Head]] = {CategoricalHead: Categorical, GaussianHead: Gaussian}
