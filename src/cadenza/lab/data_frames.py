@@ -55,9 +55,12 @@ def metric_rows(folders: Sequence[RunFolder]) -> Rows:
 def run_rows(folders: Sequence[RunFolder]) -> Rows:
     """Return a row for each run: the columns of `cadenza list`, its latest metrics, and settings that differ."""
     from cadenza.lab.series import differing_keys
+    from cadenza.records.query import parsed
     from cadenza.records.run_summary import UNREADABLE, describe
 
-    described = [describe(folder.path) for folder in folders]
+    described = [
+        (facts, parsed(text), measured) for facts, text, measured in (describe(folder.path) for folder in folders)
+    ]
     differing = differing_keys([settings for _, settings, _ in described])
     return Rows(
         facts

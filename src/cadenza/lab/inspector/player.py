@@ -379,7 +379,8 @@ def advantages(value: np.ndarray, reward: np.ndarray, over: np.ndarray, credit: 
     steps = [torch.from_numpy(x)[:, None] for x in arrays]  # of one environment
     with torch.no_grad():
         result = estimate(*steps, credit.gamma, credit.trace)
-    return (result[0] if isinstance(result, tuple) else result)[:, 0].numpy()
+    advantage: np.ndarray = (result[0] if isinstance(result, tuple) else result)[:, 0].numpy()
+    return advantage
 
 
 def main(run: str, number: str, checkpoint: str, trust: str) -> None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cadenza.records.folder import RunFolder, run_ids
 from cadenza.records.index import entries
 from cadenza.records.lock import is_held
 from cadenza.records.metric_rows import POINTS, ByteRange, MetricRows, Row
-from cadenza.records.query import Entry, select
+from cadenza.records.query import Entry, parsed, select
 from cadenza.records.run_summary import describe, stamp
 from cadenza.trees import leaves
 
@@ -239,7 +240,7 @@ class Catalog:
 def _entry(folder: RunFolder) -> Entry:
     row, settings, measured = describe(folder.path)
     row["status"] = folder.state()
-    return Entry(row, 0, lambda: settings, lambda: measured)
+    return Entry(row, 0, partial(parsed, settings), lambda: measured)
 
 
 def _maybe_alive(listed: Sequence[Entry]) -> list[str]:
