@@ -80,9 +80,9 @@ def back(ring: Ring, index: np.ndarray) -> np.ndarray:
 
 
 def window(ring: Ring, index: np.ndarray, behind: int, on: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return slots of the `behind` rows up to transitions `index` [B], and of the `on` transitions from them on.
+    """Return slots [B, behind] of the rows up to transitions `index` [B], and [B, on] of the transitions from them on.
 
-    Both contain the transition itself. Before the start of its episode, or the oldest row that may be drawn, the first
+    Both are in order of time and contain the transition itself. Before the start of its episode, or the oldest row that may be drawn, the first
     row is repeated; after its end, or that of the stream, the last transition.
     """
     past, future = [index], [index]

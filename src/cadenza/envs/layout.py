@@ -59,7 +59,7 @@ class Buffer:
         return Buffer(Step(**parts), cut(self.final_obs), cut(self.final_state))
 
     def settle(self, ended: list[int]) -> None:
-        """Complete the final observations: the stored ones where an episode ended, `obs` everywhere else."""
+        """Fill in the final observations: those stored of the environments `ended`, by number, `obs` of all others."""
         step = self.step
         if not ended:
             step.final_obs, step.final_state = step.obs, step.state

@@ -36,7 +36,7 @@ def pack(state: dict[str, Any]) -> dict[str, bytes]:
 
 
 def unpack(files: dict[str, bytes], only: str | None = None) -> dict[str, Any]:
-    """Return the state that `pack` was given, or the part `only` of it.
+    """Return the state that `pack` was given, or with `only` a dict of that one of its parts.
 
     Arrays are NumPy's or torch's, as they were, torch's on the CPU.
     """

@@ -181,7 +181,7 @@ class EpisodePlayer:
     # pictures
 
     def send_pictures(self) -> None:
-        """Send the rendered environment at the current step, and the first image that an agent observes."""
+        """Send the page two pictures of the current step, if there are such: rendered, and the first agent's image."""
         self.missing.discard(self.at)
         evenly = self.at % self.stride == 0
         if self.renders and (rendered := self.render()) is not None:
