@@ -36,8 +36,8 @@ def composed(base: Base, overrides: Sequence[str]) -> tuple[dict[str, Any], list
     changes = [layer for text in overrides if (layer := _change(text)) is not None]
     choices = [match for text in base.choices if (match := CHOICE.fullmatch(text))]
     whole = len(changes) == len(overrides) and len(choices) == len(base.choices)
-    known = all(_is_plain(layer.data) and layer.data.keys() <= _settings() for layer in base.layers)
-    if base.root != ROOT or base.folders or base.groups or base.files or not (whole and known):
+    are_settings = all(_is_plain(layer.data) and layer.data.keys() <= _settings() for layer in base.layers)
+    if base.root != ROOT or base.folders or base.groups or base.files or not (whole and are_settings):
         return None
     by_group = {match[1]: match[2] for match in choices}
     layers = [*_layers("experiment", by_group["experiment"])] if "experiment" in by_group else []

@@ -82,8 +82,8 @@ def back(ring: Ring, index: np.ndarray) -> np.ndarray:
 def window(ring: Ring, index: np.ndarray, behind: int, on: int) -> tuple[np.ndarray, np.ndarray]:
     """Return slots [B, behind] of the rows up to transitions `index` [B], and [B, on] of the transitions from them on.
 
-    Both are in order of time and contain the transition itself. Before the start of its episode, or the oldest row that may be drawn, the first
-    row is repeated; after its end, or that of the stream, the last transition.
+    Both are in order of time and contain the transition itself. Before the start of its episode, or the oldest row
+    that may be drawn, the first row is repeated; after its end, or that of the stream, the last transition.
     """
     past, future = [index], [index]
     for _ in range(behind - 1):

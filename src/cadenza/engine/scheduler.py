@@ -55,7 +55,7 @@ class PhaseScheduler:
         return Task(phase, phase.hooks[self.hook], self._remaining())
 
     def advance(self, amount: int, env_steps: int = 0, updates: int = 0) -> None:
-        """Add an `amount` in the unit of the present task, and to the run's env_steps and updates; go on if it is done."""
+        """Add an `amount` in the unit of the present task, and to the run's env_steps and updates."""
         self.begun |= bool(amount or env_steps or updates)
         self.hook_progress += amount
         self.calls[self.hook] += amount

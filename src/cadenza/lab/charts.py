@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
 from cadenza.base.text import printable
-from cadenza.lab.drawing import FAINT, INK, Chart
+from cadenza.lab.svg_charts import FAINT, INK, Chart
 
 if TYPE_CHECKING:
     from pathlib import Path

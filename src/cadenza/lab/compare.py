@@ -261,12 +261,12 @@ def compare(
     folders: Iterable[RunFolder], names: Sequence[str] = (), score: str = "final", by: Sequence[str] = ()
 ) -> Comparison:
     """Compare runs by the metrics `names`, by default their return; see `compare_members`."""
-    chosen, settings = list(folders), (names, score, by)
+    runs, settings = list(folders), (names, score, by)
     only = {candidate for name in names or DEFAULTS for candidate in metrics.candidates(name)}
     try:
-        return compare_members([Member.read(folder, only=only) for folder in chosen], *settings)
+        return compare_members([Member.read(folder, only=only) for folder in runs], *settings)
     except NotFoundError:  # its message names the metrics that there are
-        return compare_members([Member.read(folder) for folder in chosen], *settings)
+        return compare_members([Member.read(folder) for folder in runs], *settings)
 
 
 def compare_members(

@@ -11,7 +11,7 @@ from cadenza.base.files import SafePath
 from cadenza.base.text import printable
 from cadenza.lab.charts import save, style_axes
 from cadenza.lab.compare import Comparison, profiles
-from cadenza.lab.drawing import GREY, INK
+from cadenza.lab.svg_charts import GREY, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from cadenza.base.formatting import duration, number
 from cadenza.base.json_text import dumps
 from cadenza.base.text import shell
 from cadenza.config.schedules import with_short_schedules
-from cadenza.lab import drawing
+from cadenza.lab import svg_charts
 from cadenza.lab.html import Block, Code, Details, Heading, Media, Paragraph, Table, fragment, html, markdown
 from cadenza.records import alert_log, metrics, validity
 from cadenza.records.folder import RunFolder
@@ -52,8 +52,8 @@ def card(folder: RunFolder) -> str:
     rows, settings, status = metrics.read(folder.metrics, REPORTED), folder.settings(), folder.read_status()
     spec = f"{(settings.get('environment') or {}).get('id')}:{(settings.get('algorithm') or {}).get('name')}"
     blocks: list[Block] = [Table((folder.id, spec), _summary(folder, rows, settings, status))]
-    if chart := drawing.learning_curve(rows, spec, status.get("return_threshold")):
-        blocks.append(Media(folder.curves, f"return over env_steps of {spec}", drawing.svg([chart], page=True)))
+    if chart := svg_charts.learning_curve(rows, spec, status.get("return_threshold")):
+        blocks.append(Media(folder.curves, f"return over env_steps of {spec}", svg_charts.svg([chart], page=True)))
     places = [(name, folder.path / name) for name in LINKS if (folder.files / name).exists()]
     links = " · ".join(f'<a href="{quote(os.path.relpath(path))}">{name}</a>' for name, path in places)
     return f'<div style="--ink: currentColor; --faint: #8884; max-width: 48em">{fragment(blocks)}{links}</div>'
@@ -72,15 +72,15 @@ def _blocks(folder: RunFolder, page: bool) -> list[Block]:
         Table(("", ""), _summary(folder, rows, settings, status)),
     ]
     title, threshold = f"{spec}, seed {settings.get('seed')}", status.get("return_threshold")
-    if chart := drawing.learning_curve(rows, title, threshold):
-        atomic.write_text(folder.curves, drawing.svg([chart]))
-        curve = Media(folder.curves, f"return over env_steps of {spec}", drawing.svg([chart], page=True))
+    if chart := svg_charts.learning_curve(rows, title, threshold):
+        atomic.write_text(folder.curves, svg_charts.svg([chart]))
+        curve = Media(folder.curves, f"return over env_steps of {spec}", svg_charts.svg([chart], page=True))
         blocks += [Heading("Learning curve"), curve]
     video = _video(folder, page)
     if video is not None:
         blocks += [Heading("Video"), Media(video, "an episode of the trained policy")]
-    if page and (panels := drawing.update_panels(metrics.sample(folder.metrics))):
-        image = drawing.svg(panels, drawing.COLUMNS, page=True)
+    if page and (panels := svg_charts.update_panels(metrics.sample(folder.metrics))):
+        image = svg_charts.svg(panels, svg_charts.COLUMNS, page=True)
         blocks += [Heading("Training"), Media(folder.curves, "metrics of the updates", image)]
     blocks += [Heading("Alerts"), *_alerts(folder)]
     if times := _times(rows, status.get("seconds") or 0.0):

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cadenza.lab import drawing
+from cadenza.lab import svg_charts
 from cadenza.lab.report import student_t, write_html, write_report
 from cadenza.records import metrics
 from cadenza.records.folder import RunFolder
@@ -219,10 +219,10 @@ def test_the_legend_of_a_learning_curve_explains_everything_that_is_drawn() -> N
         }
         for step in (1, 2)
     ]
-    chart = drawing.learning_curve(rows, "a run", threshold=3.0)
+    chart = svg_charts.learning_curve(rows, "a run", threshold=3.0)
     assert chart is not None
     assert len(chart.curves) == 5
-    image = drawing.svg([chart])
+    image = svg_charts.svg([chart])
     assert all(curve.label and f">{curve.label}</text>" in image for curve in chart.curves)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cadenza.base.files import SafePath
 from cadenza.base.json_text import canonical, dumps
 from cadenza.lab.charts import new_figure, save, style_axes
-from cadenza.lab.drawing import BLUE, GREEN, GREY, INK
+from cadenza.lab.svg_charts import BLUE, GREEN, GREY, INK
 from cadenza.lab.sweeps.journal import Trial
 from cadenza.lab.sweeps.space import Dimension, Range
 

@@ -16,8 +16,8 @@ from cadenza.envs.ledger import PLAY, EpisodeSeeds
 from cadenza.envs.vector import make_vector
 from cadenza.errors import ConfigError
 from cadenza.lab.charts import new_figure
-from cadenza.lab.drawing import BLUE, GREY, INK
 from cadenza.lab.playback import load_policy
+from cadenza.lab.svg_charts import BLUE, GREY, INK
 from cadenza.lab.view.video import open_video, save
 from cadenza.records.folder import RunFolder
 from cadenza.trees import map_tree

@@ -25,7 +25,7 @@ from cadenza.config.schema import MINARI, LoggingConfig, RunConfig
 from cadenza.envs.catalog import make
 from cadenza.envs.families.gym import Gym
 from cadenza.errors import CadenzaError, ConfigError
-from cadenza.lab import charts, drawing
+from cadenza.lab import charts, svg_charts
 from cadenza.lab.html import Block, Code, Heading, Media, Paragraph, Table, markdown
 from cadenza.lab.report import highlights
 from cadenza.lab.view.play import record_video
@@ -79,7 +79,7 @@ def prepare(
     Checkpoints(published.checkpoints, config_hash(config)).save(state, *position(name), best=True)
     title = f"{facts['spec']}, seed {facts['seed']}"
     report("drawing the learning curve …")
-    chart = drawing.learning_curve(rows, title, folder.read_status().get("return_threshold"))
+    chart = svg_charts.learning_curve(rows, title, folder.read_status().get("return_threshold"))
     if chart is not None:
         charts.write_chart(chart, published.files / CURVE)
     try:

@@ -19,7 +19,7 @@ from cadenza.nets.numpy.actor_critic_kernel import Array, ones
 BY_RELU = torch.ops.aten.threshold_backward.grad_input
 
 
-class Memory:
+class Scratch:
     """An array [rows, width] of any content and a tensor of the same memory, which is overwritten again and again."""
 
     array: Array
@@ -44,7 +44,7 @@ def tanh_slope(gradient: Tensor, y: Tensor) -> None:
 
 
 # an activation and the product of a gradient with its slope, both in place
-ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Memory], object], Callable[[Tensor, Tensor], object]]] = {
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Scratch], object], Callable[[Tensor, Tensor], object]]] = {
     nn.Tanh: (lambda y: np.tanh(y.array, out=y.array), tanh_slope),
     nn.ReLU: (lambda y: y.tensor.relu_(), lambda gradient, y: BY_RELU(gradient, y, 0, grad_input=gradient)),
 }
@@ -55,13 +55,13 @@ class Network:
 
     def __init__(self, modules: Iterable[nn.Module] = ()) -> None:
         """Make the network of linear modules, whose gradients exist, and of activations."""
-        self.layers: list[Layer] = []
+        self.layers: list[DenseLayer] = []
         for module in modules:
             if isinstance(module, nn.Linear):
                 assert module.weight.grad is not None
                 assert module.bias.grad is not None
                 gradients = module.weight.grad.T, module.bias.grad
-                self.layers.append(Layer(module.weight.detach().T, module.bias.detach(), *gradients))
+                self.layers.append(DenseLayer(module.weight.detach().T, module.bias.detach(), *gradients))
             else:
                 self.layers[-1].append(module)
 
@@ -104,17 +104,17 @@ class Network:
                 layer.outputs = owner.outputs
 
 
-class Layer:
+class DenseLayer:
     """Weights [F, O], biases [O] and their gradients, in the parameters' memory; an activation may follow."""
 
-    activate: Callable[[Memory], object] | None = None
+    activate: Callable[[Scratch], object] | None = None
     slope: Callable[[Tensor, Tensor], object] | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor, weight_gradient: Tensor, bias_gradient: Tensor) -> None:
         self.weight, self.bias = weight.numpy(), bias
         self.weight_gradient, self.bias_gradient = weight_gradient.numpy(), bias_gradient.numpy()
-        self.outputs = Memory(weight.shape[1], weight.dtype)
-        self.input_gradients = Memory(weight.shape[0], weight.dtype)
+        self.outputs = Scratch(weight.shape[1], weight.dtype)
+        self.input_gradients = Scratch(weight.shape[0], weight.dtype)
 
     def append(self, activation: nn.Module) -> None:
         """Apply an activation to the outputs."""

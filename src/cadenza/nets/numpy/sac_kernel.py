@@ -15,7 +15,7 @@ from torch import nn
 from cadenza.nets.ensemble import Ensemble
 from cadenza.nets.heads import LOG_2PI, CategoricalHead, SquashedHead
 from cadenza.nets.numpy.actor_critic_kernel import EXAMPLES, Array, Layers, observes_vectors, spread, supports
-from cadenza.nets.numpy.network import Layer, Memory, Network
+from cadenza.nets.numpy.network import DenseLayer, Network, Scratch
 from cadenza.nets.torso import Torso
 
 LOG_2 = float(np.log(2))
@@ -64,7 +64,7 @@ class SACKernel:
         for network in (*self.critics[1:], *self.targets):
             network.share(self.critics[0], with_outputs=network in self.targets)
         weight = critics.weights[0]
-        self.inputs = Memory(weight.shape[1], weight.dtype)
+        self.inputs = Scratch(weight.shape[1], weight.dtype)
 
     def act(self, vector: Array, generator: np.random.Generator | None) -> Array:
         """Sample actions [N, A, …] for observations [N, A, F]; return the most likely ones without a generator."""
@@ -169,7 +169,7 @@ def members(ensemble: Ensemble) -> list[Network]:
             assert weight.grad is not None
             assert bias.grad is not None
             gradients = weight.grad[index], bias.grad[index, 0]
-            network.layers.append(Layer(weight.detach()[index], bias.detach()[index, 0], *gradients))
+            network.layers.append(DenseLayer(weight.detach()[index], bias.detach()[index, 0], *gradients))
         networks.append(network)
     return networks
 

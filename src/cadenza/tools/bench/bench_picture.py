@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadenza.lab.charts import save
-from cadenza.lab.drawing import BLUE, FAINT, GREY, INK
+from cadenza.lab.svg_charts import BLUE, FAINT, GREY, INK
 from cadenza.tools.bench.contestants import CADENZA
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Curve:
+class Line:
     """A line through points (x, y), or the area that they surround; `marks` are circles on it."""
 
     points: Points
@@ -46,7 +46,7 @@ class Chart:
     """Curves over an axis from 0, with their legend in a line below the title."""
 
     title: str
-    curves: Sequence[Curve]
+    curves: Sequence[Line]
     x_label: str = ""
     y_label: str = ""
     width: float = 768
@@ -60,20 +60,20 @@ def learning_curve(rows: Sequence[dict[str, Any]], title: str, threshold: float 
     evaluated = _points(rows, "eval/return_mean")
     if not collected and not evaluated:
         return None
-    curves = [Curve(collected, GREY, "training episodes, mean")] if collected else []
+    curves = [Line(collected, GREY, "training episodes, mean")] if collected else []
     lows, highs = _points(rows, "eval/return_min"), _points(rows, "eval/return_max")
     if evaluated and lows and highs:
         around = (*thinned(lows), *reversed(thinned(highs)))
-        curves.append(Curve(around, BLUE, "evaluation, worst to best episode", is_area=True))
+        curves.append(Line(around, BLUE, "evaluation, worst to best episode", is_area=True))
     if evaluated:
         curves.append(
-            Curve(evaluated, BLUE, "evaluation, mean", width=2, marks=evaluated if len(evaluated) <= MARKED else ())
+            Line(evaluated, BLUE, "evaluation, mean", width=2, marks=evaluated if len(evaluated) <= MARKED else ())
         )
         best = max(evaluated, key=lambda point: (point[1], point[0]))  # of equals the latest, as in checkpoints
-        curves.append(Curve((), BLUE, "evaluation, best", marks=(best,), radius=7, is_filled=False))
+        curves.append(Line((), BLUE, "evaluation, best", marks=(best,), radius=7, is_filled=False))
     if threshold is not None:
         end = max(x for x, _ in (*collected, *evaluated))
-        curves.append(Curve(((0, threshold), (end, threshold)), GREEN, f"solved ({threshold:g})", is_dashed=True))
+        curves.append(Line(((0, threshold), (end, threshold)), GREEN, f"solved ({threshold:g})", is_dashed=True))
     return Chart(title, curves, "env_steps", "return of an episode")
 
 
@@ -82,7 +82,7 @@ def update_panels(rows: Sequence[dict[str, Any]]) -> list[Chart]:
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name.startswith("train/")]
     panels = [(name, points) for name in names if len(points := _points(rows, name)) > 1][:PANELS]
     return [
-        Chart(name.removeprefix("train/"), [Curve(points, BLUE)], width=240, height=168, font=10)
+        Chart(name.removeprefix("train/"), [Line(points, BLUE)], width=240, height=168, font=10)
         for name, points in panels
     ]
 
@@ -157,7 +157,7 @@ def _chart(chart: Chart) -> Iterator[str]:
             yield _circle(curve, across(x), down(y), curve.radius)
 
 
-def _swatch(curve: Curve, x: float, y: float, font: float) -> str:
+def _swatch(curve: Line, x: float, y: float, font: float) -> str:
     if not curve.points:
         return _circle(curve, x + 0.8 * font, y, 0.4 * font)
     height = 0.6 * font if curve.is_area else curve.width
@@ -165,12 +165,12 @@ def _swatch(curve: Curve, x: float, y: float, font: float) -> str:
     return f'<rect {place} fill="{curve.colour}"{_faint(curve)}/>\n'
 
 
-def _circle(curve: Curve, x: float, y: float, radius: float) -> str:
+def _circle(curve: Line, x: float, y: float, radius: float) -> str:
     fill = curve.colour if curve.is_filled else "none"
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{curve.colour}"/>\n'
 
 
-def _faint(curve: Curve) -> str:
+def _faint(curve: Line) -> str:
     return ' fill-opacity="0.15"' if curve.is_area else ""
 
 

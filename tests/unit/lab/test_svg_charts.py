@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cadenza.lab.drawing import BLUE, INK, POINTS, Chart, Curve, svg, thinned, ticks
+from cadenza.lab.svg_charts import BLUE, INK, POINTS, Chart, Line, svg, thinned, ticks
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_ticks_are_round_and_differ(low: float, high: float, units: bool, texts:
 
 @pytest.mark.parametrize("points", [[(0, 5.0)], [(0, 0.0)], [(1, -1e30), (2, 1e30)], [(10, 1e-9), (20, 2e-9)]])
 def test_any_numbers_become_an_image(points: list[tuple[float, float]]) -> None:
-    text = svg([Chart("a <b> & $c", [Curve(points, BLUE, "x", marks=points)])])
+    text = svg([Chart("a <b> & $c", [Line(points, BLUE, "x", marks=points)])])
     assert "nan" not in text
     assert "a <b> & $c" in "".join(ElementTree.fromstring(text).itertext())
 
@@ -43,7 +43,7 @@ def test_a_long_curve_keeps_its_extremes_and_its_order() -> None:
 
 
 def test_a_page_gives_its_own_colours() -> None:
-    chart = Chart("title", [Curve([(0, 0.0), (1, 1.0)], BLUE)])
+    chart = Chart("title", [Line([(0, 0.0), (1, 1.0)], BLUE)])
     assert INK in svg([chart])
     page = svg([chart, chart], columns=2, page=True)
     assert INK not in page
