@@ -312,6 +312,11 @@ class RuntimeConfig:
         "from it. Capture updates and plans of dreamer, planet and tdmpc as CUDA graphs; auto: on CUDA",
     )
     tf32: bool = setting(False, "on CUDA: multiply float32 matrices with 10-bit mantissas, which is faster")
+    bf16: bool = setting(
+        False,
+        "dreamer and planet on CUDA: compute the networks in bfloat16, as the authors of DreamerV3 do; weights, "
+        "optimizers and losses stay float32",
+    )
 
 
 @dataclass(frozen=True)

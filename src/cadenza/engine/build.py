@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,6 +185,8 @@ def build_workflow(
         from cadenza.nets.cuda_graph import Captured
 
         captured = Captured
+    on_cuda = decisions["device"].startswith("cuda")
+    autocast = partial(torch.autocast, "cuda", torch.bfloat16) if on_cuda and config.runtime.bf16 else nullcontext
     context = Context(
         env=spec,
         num_envs=config.environment.num_envs,
@@ -192,6 +195,7 @@ def build_workflow(
         kernels=decisions["runtime.kernels"],
         compiled=compiled if decisions["runtime.compile"] else unchanged,
         captured=captured,
+        autocast=autocast,
     )
     if maker is not None:
         context = replace(context, store=maker)

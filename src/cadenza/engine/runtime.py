@@ -34,7 +34,7 @@ WIDTHS = ("units", "encoder_units", "deter", "latent", "hidden", "size")  # sett
 
 def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
     """Decide what is `auto`, unless that was done when the run began; refuse settings that the device does not have."""
-    on_cpu = decisions["device"] == "cpu"
+    on_cpu, on_cuda = decisions["device"] == "cpu", decisions["device"].startswith("cuda")
     if "runtime.threads" in decisions:
         # runs from before there was a choice, and those that went on to another device, which ends exactness anyway
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
@@ -45,8 +45,11 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     require_kernels(runtime.blas)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
-    if runtime.tf32 and not decisions["device"].startswith("cuda"):
-        raise ConfigError(f"runtime.tf32=true: only on CUDA, and this run is on {decisions['device']}")
+    for key in ("tf32", "bf16"):
+        if getattr(runtime, key) and not on_cuda:
+            raise ConfigError(f"runtime.{key}=true: only on CUDA, and this run is on {decisions['device']}")
+    if runtime.bf16 and not config.algorithm.has_bf16:
+        raise ConfigError(f"runtime.bf16=true: {config.algorithm.name} computes in float32; runtime.tf32 is faster too")
     threads = (cores() if has_images and on_cpu else 1) if runtime.threads == "auto" else runtime.threads
     decisions["runtime.threads"] = 1 if on_cpu and not has_images and has_small_products(config, spec) else threads
     kernels = "numpy" if on_cpu else "torch"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
@@ -43,6 +45,29 @@ def init_weight(weight: Tensor, inputs: int, outputs: int, style: Style) -> None
         nn.init.uniform_(weight, -reach, reach)
 
 
+class NormSilu(nn.Sequential):
+    """An RMS norm and SiLU, on CUDA in one kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernels(x):
+            result: Tensor = super().forward(x)
+            return result
+        from cadenza.nets.fused import norm_silu
+
+        return norm_silu(x, self[0].weight, self[0].eps)  # type: ignore[arg-type]
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton, which the kernels of `fused.py` are written in, is installed: torch's CUDA builds have it."""
+    return find_spec("triton") is not None
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Return whether the kernels of `fused.py` compute with this tensor."""
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and has_triton()
+
+
 def norm_and_activation(size: int, style: Style) -> nn.Sequential:
     """Return the norm and the activation of a style for layers of a size."""
     parts: list[nn.Module] = []
@@ -50,7 +75,8 @@ def norm_and_activation(size: int, style: Style) -> nn.Sequential:
         parts.append(nn.RMSNorm(size, eps=1e-4))
     elif style.norm == "layer":
         parts.append(nn.LayerNorm(size, eps=1e-3))
-    return nn.Sequential(*parts, ACTIVATIONS[style.activation]())
+    kind = NormSilu if style == Style() else nn.Sequential
+    return kind(*parts, ACTIVATIONS[style.activation]())
 
 
 def dense(inputs: int, units: int, layers: int, style: Style) -> nn.Sequential:
@@ -71,4 +97,4 @@ class DenseHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.out(self.hidden(x))
-        return output
+        return output.to(self.out.weight.dtype)  # under autocast they differ

@@ -238,16 +238,18 @@ class Dreamer:
         in_one = config.behaviour == "v3" and behaviour is not None
         metrics: dict[str, Tensor] = {}
         if "model" in names:
-            loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
+            with self.context.autocast():
+                loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
             if not in_one:
                 self._minimise(loss, ("model",), rate, config.max_grad_norm, metrics)
         else:
-            with torch.no_grad():
+            with torch.no_grad(), self.context.autocast():
                 loss, observed = torch.zeros((), device=self.device), infer(self.model, batch, inputs["noise"])
         if behaviour is not None:
             noise = ImaginationNoise(**inputs["imagination"])
             arguments = (self.model, behaviour, batch, observed.state, noise, entropy_coef, config)
-            losses = LOSSES[config.behaviour](*arguments)
+            with self.context.autocast():
+                losses = LOSSES[config.behaviour](*arguments)
             if in_one:
                 self._minimise(loss + losses.actor + losses.critic, names, rate, config.max_grad_norm, metrics)
             else:
