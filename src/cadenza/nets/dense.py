@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from functools import cache
-from importlib.util import find_spec
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cadenza.config.networks import Activation
+from cadenza.nets.kernels import has_kernels
 from cadenza.nets.mlp import ACTIVATIONS
 
 Norm = Literal["none", "layer", "rms"]
@@ -55,17 +54,6 @@ class NormSilu(nn.Sequential):
         from cadenza.nets.fused import norm_silu
 
         return norm_silu(x, self[0].weight, self[0].eps)  # type: ignore[arg-type]
-
-
-@cache
-def has_triton() -> bool:
-    """Return whether Triton, which the kernels of `fused.py` are written in, is installed: torch's CUDA builds have it."""
-    return find_spec("triton") is not None
-
-
-def has_kernels(x: Tensor) -> bool:
-    """Return whether the kernels of `fused.py` compute with this tensor."""
-    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and has_triton()
 
 
 def norm_and_activation(size: int, style: Style) -> nn.Sequential:

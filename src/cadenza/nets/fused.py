@@ -1,4 +1,4 @@
-"""Fused kernels of world models for CUDA, in Triton: norm and activation, categorical samples, the update of a GRU.
+"""Fused kernels for CUDA, in Triton: norm and activation, categorical samples, the update of a GRU, a step of Adam.
 
 Each replaces four to twelve kernels of torch's. They compute in float32, read and write float32 or bfloat16, and their
 grids depend on shapes alone, so that results repeat bit for bit. Letters in shapes: R rows, N numbers of a row.
@@ -6,6 +6,7 @@ grids depend on shapes alone, so that results repeat bit for bit. Letters in sha
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,13 +19,20 @@ PROGRAMS = 1056  # of a backward pass over many rows: eight for each multiproces
 
 
 @triton.jit
+def _phase(row, number, WIDTH: tl.constexpr, N: tl.constexpr):
+    """Return where pixel `number` of the four at `row` is stored, in images twice as wide as `WIDTH`."""
+    return row // WIDTH * (4 * WIDTH * N) + row % WIDTH * (2 * N) + number // 2 * (2 * WIDTH * N) + number % 2 * N
+
+
+@triton.jit
 def _norm_silu(
     x, scale, add, more, weight, before, after, rows, x_stride, add_stride, more_stride,
     EPS: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, SCALED: tl.constexpr, ADDS: tl.constexpr,
-    STORES: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
+    STORES: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     batch, col = row // GROUPS, (row % GROUPS)[:, None] * N + tl.arange(0, BLOCK)[None, :]
+    factor = tl.arange(0, BLOCK)[None, :] if WIDTH else col
     mask = (row < rows)[:, None] & (tl.arange(0, BLOCK) < N)[None, :]
     value = tl.load(x + batch[:, None] * x_stride + col, mask=mask, other=0.0).to(tl.float32)
     if SCALED:
@@ -37,34 +45,68 @@ def _norm_silu(
     if STORES:
         tl.store(before + place, value, mask=mask)
     inner = value * tl.rsqrt(tl.sum(value * value, 1) / N + EPS)[:, None]
-    inner *= tl.load(weight + col, mask=mask, other=0.0).to(tl.float32)
+    inner *= tl.load(weight + factor, mask=mask, other=0.0).to(tl.float32)
+    if WIDTH:
+        place = _phase(batch, row % GROUPS, WIDTH, N)[:, None] + factor
     tl.store(after + place, inner * tl.sigmoid(inner), mask=mask)
 
 
 @triton.jit
 def _norm_silu_backward(
     grad, before, weight, out, weight_grad, rows,
-    EPS: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, PASSES: tl.constexpr, R: tl.constexpr,
-    BLOCK: tl.constexpr,
+    EPS: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, PASSES: tl.constexpr,
+    WIDTH: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     total = tl.zeros([R, BLOCK], tl.float32)
     for number in range(PASSES):
         row = (tl.program_id(0).to(tl.int64) * PASSES + number) * R + tl.arange(0, R)
         batch, col = row // GROUPS, (row % GROUPS)[:, None] * N + tl.arange(0, BLOCK)[None, :]
+        factor = tl.arange(0, BLOCK)[None, :] if WIDTH else col
         mask = (row < rows)[:, None] & (tl.arange(0, BLOCK) < N)[None, :]
         place = batch[:, None] * (GROUPS * N) + col
+        source = _phase(batch, row % GROUPS, WIDTH, N)[:, None] + factor if WIDTH else place
         value = tl.load(before + place, mask=mask, other=0.0).to(tl.float32)
-        scale = tl.load(weight + col, mask=mask, other=0.0).to(tl.float32)
+        scale = tl.load(weight + factor, mask=mask, other=0.0).to(tl.float32)
         inverse = tl.rsqrt(tl.sum(value * value, 1) / N + EPS)[:, None]
         normed = value * inverse
         inner = normed * scale
         gate = tl.sigmoid(inner)
-        slope = tl.load(grad + place, mask=mask, other=0.0).to(tl.float32) * gate * (1 + inner * (1 - gate))
+        slope = tl.load(grad + source, mask=mask, other=0.0).to(tl.float32) * gate * (1 + inner * (1 - gate))
         total += slope * normed
         slope *= scale
         tl.store(out + place, inverse * (slope - normed * (tl.sum(slope * normed, 1) / N)[:, None]), mask=mask)
     col = tl.arange(0, BLOCK)
     tl.store(weight_grad + tl.program_id(0).to(tl.int64) * N + col, tl.sum(total, 0), mask=col < N)
+
+
+@triton.jit
+def _pool_norm_silu(
+    x, weight, before, index, after, rows,
+    EPS: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, BLOCK)[None, :]
+    mask, place = (row < rows)[:, None] & (col < N), row[:, None] * N + col
+    value = tl.load(x + _phase(row, 0, WIDTH, N)[:, None] + col, mask=mask, other=0.0).to(tl.float32)
+    largest = tl.zeros([R, BLOCK], tl.int8)
+    for number in tl.static_range(1, 4):
+        other = tl.load(x + _phase(row, number, WIDTH, N)[:, None] + col, mask=mask, other=0.0).to(tl.float32)
+        largest = tl.where(other > value, number, largest).to(tl.int8)
+        value = tl.maximum(value, other)
+    tl.store(before + place, value, mask=mask)
+    tl.store(index + place, largest, mask=mask)
+    inner = value * tl.rsqrt(tl.sum(value * value, 1) / N + EPS)[:, None]
+    inner *= tl.load(weight + col, mask=col < N, other=0.0).to(tl.float32)
+    tl.store(after + place, inner * tl.sigmoid(inner), mask=mask)
+
+
+@triton.jit
+def _unpool(x, index, out, rows, N: tl.constexpr, WIDTH: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr):
+    row, col = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, BLOCK)[None, :]
+    mask, place = (row < rows)[:, None] & (col < N), row[:, None] * N + col
+    value, largest = tl.load(x + place, mask=mask, other=0.0), tl.load(index + place, mask=mask, other=0)
+    for number in tl.static_range(4):
+        target = out + _phase(row, number, WIDTH, N)[:, None] + col
+        tl.store(target, tl.where(largest == number, value, 0.0), mask=mask)
 
 
 @triton.jit
@@ -164,6 +206,29 @@ def _gru_backward(
     tl.store(first + 2 * SIZE, slope * (candidate - before) * update * (1 - update), mask=mask)
 
 
+@triton.jit
+def _adam(
+    values, grads, means, squares, steps, rate, count,
+    LOG1: tl.constexpr, LOG2: tl.constexpr, BETA1: tl.constexpr, BETA2: tl.constexpr, EPS: tl.constexpr,
+    DECAY: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask, number, size = place < count, tl.load(steps).to(tl.float64), tl.load(rate)
+    value, grad = tl.load(values + place, mask=mask), tl.load(grads + place, mask=mask)
+    if DECOUPLED:
+        value *= 1 - size * DECAY
+    else:
+        grad += DECAY * value
+    mean = BETA1 * tl.load(means + place, mask=mask) + (1 - BETA1) * grad
+    square = BETA2 * tl.load(squares + place, mask=mask) + (1 - BETA2) * grad * grad
+    first = (1 - tl.exp(number * LOG1)).to(tl.float32)
+    second = (1 - tl.exp(number * LOG2)).to(tl.float32)
+    value -= size / first * mean / (tl.sqrt(square) / tl.sqrt(second) + EPS)
+    tl.store(values + place, value, mask=mask)
+    tl.store(means + place, mean, mask=mask)
+    tl.store(squares + place, square, mask=mask)
+
+
 def _tile(rows: int, size: int, programs: int = 0) -> dict[str, Any]:
     """Return the shape of a program's tile for rows of a size, and the number of warps that compute it."""
     block = triton.next_power_of_2(size)
@@ -183,35 +248,35 @@ def norm_silu_forward(
     groups: int = 1,
     before: Tensor | None = None,
     after: Tensor | None = None,
+    width: int = 0,
 ) -> Tensor:
     """Return silu(rms_norm(x * scale + add + more) * weight) for rows x [R, groups * N], normed by group.
 
     `scale` [R] is a factor of each row, `weight` [groups * N]. `add` and `more` are matrices [R, …], `add` perhaps a
-    vector. `before` receives the sum, `after` the result.
+    vector. `before` receives the sum, `after` the result. With a `width`, rows are pixels of images that wide, groups
+    the four pixels in their places in images twice as wide and high, [4 R, N], and `weight` [N] is that of all four.
     """
-    batch, width = x.shape
-    rows, size = batch * groups, width // groups
+    rows, size = len(x) * groups, x.shape[1] // groups
     after = torch.empty_like(x, memory_format=torch.contiguous_format) if after is None else after
     tile = _tile(rows, size, 264)
     _norm_silu[(triton.cdiv(rows, tile["R"]),)](
         x, scale, add, more, weight, before, after, rows,
         x.stride(0), 0 if add is None or add.dim() == 1 else add.stride(0), 0 if more is None else more.stride(0),
         EPS=eps, GROUPS=groups, N=size, SCALED=scale is not None, ADDS=(add is not None) + (more is not None),
-        STORES=before is not None, **tile,
+        STORES=before is not None, WIDTH=width, **tile,
     )  # fmt: skip
     return after
 
 
 def norm_silu_backward(
     grad: Tensor, before: Tensor, weight: Tensor, eps: float, out: Tensor, weight_grad: Tensor | None = None,
-    groups: int = 1,
+    groups: int = 1, width: int = 0,
 ) -> Tensor:  # fmt: skip
     """Write the gradient of the sum `before` [R, groups * N] to `out`; return shares of the gradient of `weight`.
 
     All are contiguous. The shares [P, N] are to be summed; with `weight_grad` [R, groups * N] they are those of rows.
     """
-    batch, width = before.shape
-    rows, size = batch * groups, width // groups
+    rows, size = len(before) * groups, before.shape[1] // groups
     tile, passes = _tile(rows, size), 1
     if weight_grad is None:
         passes = max(1, triton.cdiv(rows, tile["R"] * PROGRAMS))
@@ -219,7 +284,7 @@ def norm_silu_backward(
     else:
         tile |= {"R": 1, "num_warps": max(1, min(8, tile["BLOCK"] // 256))}
     _norm_silu_backward[(triton.cdiv(rows, tile["R"] * passes),)](
-        grad, before, weight, out, weight_grad, rows, EPS=eps, GROUPS=groups, N=size, PASSES=passes, **tile
+        grad, before, weight, out, weight_grad, rows, EPS=eps, GROUPS=groups, N=size, PASSES=passes, WIDTH=width, **tile
     )
     return weight_grad
 
@@ -288,21 +353,80 @@ class NormSilu(torch.autograd.Function):
     """`norm_silu_forward` of one matrix, differentiable."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, width: int) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.eps = eps
-        return norm_silu_forward(x, weight, eps)
+        ctx.eps, ctx.width = eps, width
+        return norm_silu_forward(x, weight, eps, groups=4 if width else 1, width=width)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        out = torch.empty_like(x)
-        shares = norm_silu_backward(grad.contiguous(), x, weight, ctx.eps, out)
-        return out, shares.sum(0), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+        (x, weight), width, out = ctx.saved_tensors, ctx.width, torch.empty_like(ctx.saved_tensors[0])
+        grad = grad.to(x.dtype).contiguous()
+        shares = norm_silu_backward(grad, x, weight, ctx.eps, out, groups=4 if width else 1, width=width)
+        return out, shares.sum(0), None, None
+
+
+class PoolNormSilu(torch.autograd.Function):
+    """The largest of four pixels each, and `norm_silu_forward` of these."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, width: int) -> Tensor:
+        size = len(weight)
+        rows = x.numel() // (4 * size)
+        before, after = x.new_empty(rows, size), x.new_empty(rows, size)
+        index, tile = x.new_empty(rows, size, dtype=torch.int8), _tile(rows, size)
+        grid = (triton.cdiv(rows, tile["R"]),)
+        _pool_norm_silu[grid](x, weight, before, index, after, rows, EPS=eps, N=size, WIDTH=width, **tile)
+        ctx.save_for_backward(before, index, weight)
+        ctx.settings = eps, width, x.shape
+        return after
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+        (before, index, weight), (eps, width, shape) = ctx.saved_tensors, ctx.settings
+        small, out = torch.empty_like(before), before.new_empty(shape)
+        shares = norm_silu_backward(grad.to(before.dtype).contiguous(), before, weight, eps, small)
+        tile = _tile(*before.shape)
+        grid = (triton.cdiv(len(before), tile["R"]),)
+        _unpool[grid](small, index, out, len(before), N=len(weight), WIDTH=width, **tile)
+        return out, shares.sum(0), None, None
 
 
 def norm_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return silu(rms_norm(x) * weight) of x [*, N]."""
-    rows = x.reshape(-1, x.shape[-1]).contiguous()
-    result: Tensor = NormSilu.apply(rows, weight, eps)
+    result: Tensor = NormSilu.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, eps, 0)
     return result.view(x.shape)
+
+
+def norm_silu_doubled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return images [B, 2 H, 2 W, N] with norm and SiLU; x [B, H, W, 4 * N] has the four pixels next to each other."""
+    batch, height, width, size = x.shape
+    result: Tensor = NormSilu.apply(x.reshape(-1, size).contiguous(), weight, eps, width)
+    return result.view(batch, 2 * height, 2 * width, size // 4)
+
+
+def pool_norm_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return the largest of four pixels each, with norm and SiLU, [B, H, W, N].
+
+    x [B, 2 H, 2 W, N], or with the four next to each other [B, H, W, 4 * N].
+    """
+    batch, height, width, size = x.shape
+    if is_large := size == len(weight):
+        height, width = height // 2, width // 2
+    result: Tensor = PoolNormSilu.apply(x.contiguous(), weight, eps, width if is_large else 1)
+    return result.view(batch, height, width, -1)
+
+
+def adam(
+    values: Tensor, grads: Tensor, means: Tensor, squares: Tensor, steps: Tensor, rate: Tensor,
+    betas: tuple[float, float], eps: float, decay: float, decoupled: bool,
+) -> None:  # fmt: skip
+    """Move a vector of parameters and its averages; `steps` counts this step already.
+
+    Torch's kernel gives each block 65,536 numbers, which leaves most of the device idle for small networks.
+    """
+    _adam[(triton.cdiv(values.numel(), 1024),)](
+        values, grads, means, squares, steps, rate, values.numel(),
+        LOG1=math.log(betas[0]) if betas[0] else -1e9, LOG2=math.log(betas[1]) if betas[1] else -1e9,
+        BETA1=betas[0], BETA2=betas[1], EPS=eps, DECAY=decay, DECOUPLED=decoupled, BLOCK=1024,
+    )  # fmt: skip

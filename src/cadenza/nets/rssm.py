@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
-from cadenza.nets.dense import Style, has_kernels, init_weight, linear, norm_and_activation
-from cadenza.nets.rssm_scan import observe_scan
+from cadenza.nets.dense import Style, init_weight, linear, norm_and_activation
+from cadenza.nets.kernels import has_kernels
+from cadenza.nets.rssm_scan import observe_scan, precision
 from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, sample_categorical, unimix
 
 Parameters = tuple[Tensor, ...]  # (log probabilities [*, S, C],) or (mean [*, S], std [*, S])
@@ -30,8 +31,8 @@ class RSSMState(NamedTuple):
     stoch: Tensor  # [*, Z]
 
     def features(self) -> Tensor:
-        """Return both parts, concatenated [*, Z + D]."""
-        return torch.cat([self.stoch, self.deter], -1)
+        """Return both parts, concatenated [*, Z + D], in the precision that networks are computed in."""
+        return torch.cat([self.stoch, self.deter], -1).to(precision(self.deter))
 
     def detach(self) -> RSSMState:
         """Return the state without its gradients."""
