@@ -181,7 +181,7 @@ def build_workflow(
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)
     captured: Any = unchanged
-    if uses_cuda_graphs(config, decisions):
+    if captures := uses_cuda_graphs(config, decisions):
         from cadenza.nets.cuda_graph import Captured
 
         captured = Captured
@@ -193,8 +193,10 @@ def build_workflow(
         device=torch.device(decisions["device"]),
         streams=streams,
         kernels=decisions["runtime.kernels"],
-        compiled=compiled if decisions["runtime.compile"] else unchanged,
+        # what `auto` decides on for CUDA is a capture alone
+        compiled=compiled if decisions["runtime.compile"] and (config.runtime.compile is True or not on_cuda) else unchanged,
         captured=captured,
+        captures=captures,
         autocast=autocast,
     )
     if maker is not None:
@@ -217,7 +219,7 @@ def uses_cuda_graphs(config: RunConfig, decisions: Mapping[str, Any]) -> bool:
     return on_cuda and decisions["runtime.compile"] and not config.debug.enabled
 
 
-def unchanged(function: Any) -> Any:
+def unchanged(function: Any, *_: Any) -> Any:
     """Return the function itself, where nothing is compiled or captured."""
     return function
 

@@ -145,14 +145,16 @@ def largest_layer(settings: Any) -> int:
 def decide_compile(config: RunConfig, has_images: bool, device: str) -> bool:
     """Return whether to compile the update; refuse that on a CPU for algorithms whose update is one graph."""
     setting, on_cpu, algorithm = config.runtime.compile, device == "cpu", config.algorithm
+    foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
     if algorithm.one_graph:
         if setting is True and on_cpu:
             reason = f"{algorithm.name} has it for device=cuda, and its small steps are slower compiled on a CPU"
             raise ConfigError(f"runtime.compile=true: {reason}")
-        foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
         if foreign and setting is True:
             raise ConfigError(f"runtime.compile=true: the optimizer '{foreign[0].name}' cannot be part of a CUDA graph")
         return not (on_cpu or foreign or own_names(algorithm)) if setting == "auto" else setting
+    if setting == "auto" and device.startswith("cuda"):
+        return algorithm.has_graphs and not (foreign or own_names(algorithm))
     worthwhile = has_images and on_cpu and has_compiler() and gradient_steps(config) >= WORTH_COMPILING
     return worthwhile if setting == "auto" else setting
 
@@ -212,4 +214,8 @@ def use_threads(count: int) -> None:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function with torch, once for each input shape, so that the order of shapes does not change results."""
     torch._dynamo.config.recompile_limit = 256  # beyond it further shapes would not be compiled
+    if torch.cuda.is_available():
+        import torch._inductor.config as settings
+
+        settings.deterministic = True  # else kernels are chosen by timing them, each time perhaps others
     return torch.compile(function, dynamic=False)

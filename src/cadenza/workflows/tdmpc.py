@@ -91,6 +91,7 @@ class TDMPC:
         self._learn = {parts: partial(self.learn, parts=parts) for parts in choices}
         if config.accumulate == 1:
             self._learn = {parts: context.captured(learn) for parts, learn in self._learn.items()}
+        self._model_loss, self._policy_loss, self._plan = map(context.compiled, (model_loss, policy_loss, plan))
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 
@@ -138,7 +139,7 @@ class TDMPC:
         config = self.timed.filled(inputs["settings"])
         gamma = config.discount(self.context.env)
         arguments = (self.model, latent, inputs["start"], noise, inputs["min_std"], gamma, config)
-        return plan(*arguments, self.planner)._asdict()
+        return self._plan(*arguments, self.planner)._asdict()
 
     def _observe(self, step: Step) -> ObservationTensors:
         """Return observations [N, …] of the only agent as the model takes them."""
@@ -215,7 +216,7 @@ class TDMPC:
             each.zero_grad()
         metrics, error = {"learning_rate": rate}, {}
         if trains_model:
-            result = model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
+            result = self._model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
             result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
             metrics["grad_norm/model"] = clip_together(self.model_parameters, config.max_grad_norm)
             for name, each in self.optimizers.items():
@@ -227,7 +228,7 @@ class TDMPC:
             with torch.no_grad():
                 latents = unroll(model, batch)
         if trains_policy:
-            loss, figures = policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
+            loss, figures = self._policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
             loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
             norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
             metrics |= {**figures, "grad_norm/policy": norm}
