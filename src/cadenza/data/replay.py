@@ -32,7 +32,6 @@ from cadenza.data.ring_steps import FIRST
 from cadenza.data.sealing import SealedRows
 from cadenza.data.segments import rows_per_segment
 from cadenza.errors import ConfigError
-from cadenza.trees import take
 from cadenza.types import Acted, Step, Tree
 
 
@@ -144,8 +143,7 @@ class ReplayStore:
 
     def latest(self, index: np.ndarray, group: str) -> dict[str, Tree]:
         """Return the present values of the revisable extras in the rows `index`, [*index, A, …] by name."""
-        self._revisions.settle()
-        return dict(take(self._revisions.arrays.get(group, {}), index))
+        return self._revisions.read(index, group)
 
     def beginnings(self, batch: int, generator: np.random.Generator) -> dict[str, Tree]:
         """Draw the first observations of episodes, or of what is stored of them, uniformly: group -> [B, A, …]."""

@@ -1,4 +1,4 @@
-"""Fused kernels for CUDA, in Triton: norm and activation, categorical samples, the update of a GRU, a step of Adam.
+"""Fused kernels for CUDA, in Triton: norms with activations, samples, the update of a GRU, a step of Adam.
 
 Each replaces four to twelve kernels of torch's. They compute in float32, read and write float32 or bfloat16, and their
 grids depend on shapes alone, so that results repeat bit for bit. Letters in shapes: R rows, N numbers of a row.
@@ -229,6 +229,34 @@ def _adam(
     tl.store(squares + place, square, mask=mask)
 
 
+@triton.jit
+def _squash(mean, log_std, noise, action, log_prob, rows, N: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr):
+    row, col = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, BLOCK)[None, :]
+    mask, place = (row < rows)[:, None] & (col < N), row[:, None] * N + col
+    draw, size = tl.load(noise + place, mask=mask, other=0.0), tl.load(log_std + place, mask=mask, other=0.0)
+    inner = tl.load(mean + place, mask=mask, other=0.0) + tl.exp(size) * draw
+    tl.store(action + place, 2 * tl.sigmoid(2 * inner) - 1, mask=mask)
+    # log(2 pi) / 2, and the slope of tanh: 2 (log 2 - x - softplus(-2 x)), without overflow
+    slope = 2 * (0.6931471805599453 - tl.abs(inner) - tl.log(1 + tl.exp(-2 * tl.abs(inner))))
+    density = tl.where(mask, 0.5 * draw * draw + 0.9189385332046727 + size + slope, 0.0)
+    tl.store(log_prob + row, -tl.sum(density, 1), mask=row < rows)
+
+
+@triton.jit
+def _squash_backward(
+    action, log_std, noise, action_grad, log_prob_grad, mean_grad, log_std_grad, rows,
+    N: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, BLOCK)[None, :]
+    mask, place = (row < rows)[:, None] & (col < N), row[:, None] * N + col
+    value, draw = tl.load(action + place, mask=mask, other=0.0), tl.load(noise + place, mask=mask, other=0.0)
+    density = tl.load(log_prob_grad + row, mask=row < rows, other=0.0)[:, None]
+    slope = tl.load(action_grad + place, mask=mask, other=0.0) * (1 - value * value) + density * 2 * value
+    tl.store(mean_grad + place, slope, mask=mask)
+    size = tl.exp(tl.load(log_std + place, mask=mask, other=0.0))
+    tl.store(log_std_grad + place, slope * size * draw - density, mask=mask)
+
+
 def _tile(rows: int, size: int, programs: int = 0) -> dict[str, Any]:
     """Return the shape of a program's tile for rows of a size, and the number of warps that compute it."""
     block = triton.next_power_of_2(size)
@@ -415,6 +443,35 @@ def pool_norm_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         height, width = height // 2, width // 2
     result: Tensor = PoolNormSilu.apply(x.contiguous(), weight, eps, width if is_large else 1)
     return result.view(batch, height, width, -1)
+
+
+class Squash(torch.autograd.Function):
+    """Samples of normals squashed by tanh, and their log-probabilities, differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        rows, size = mean.shape
+        action, log_prob, tile = torch.empty_like(mean), mean.new_empty(rows), _tile(rows, size, 132)
+        _squash[(triton.cdiv(rows, tile["R"]),)](mean, log_std, noise, action, log_prob, rows, N=size, **tile)
+        ctx.save_for_backward(action, log_std, noise)
+        return action, log_prob
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        action, log_std, noise = ctx.saved_tensors
+        (rows, size), results = action.shape, (torch.empty_like(action), torch.empty_like(action))
+        tile, grads = _tile(rows, size, 132), tuple(grad.contiguous() for grad in grads)
+        _squash_backward[(triton.cdiv(rows, tile["R"]),)](
+            action, log_std, noise, *grads, *results, rows, N=size, **tile
+        )
+        return *results, None
+
+
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions tanh(mean + exp(log_std) * noise) [*, N] and their log-probabilities [*], all in float32."""
+    flat = (x.reshape(-1, x.shape[-1]).contiguous() for x in (mean, log_std, noise))
+    action, log_prob = Squash.apply(*flat)
+    return action.view(mean.shape), log_prob.view(mean.shape[:-1])
 
 
 def adam(
