@@ -128,9 +128,7 @@ class ReplayStore:
         """
         return sampling.windows(self.ring, sampling.draw_transitions(self.ring, batch, generator), behind, on)
 
-    def sequences(
-        self, batch: int, length: int, generator: np.random.Generator, revisable: bool = True
-    ) -> Sequences:
+    def sequences(self, batch: int, length: int, generator: np.random.Generator, revisable: bool = True) -> Sequences:
         """Draw sequences of `length` rows uniformly. The reward for arriving at a row is in the row before it.
 
         Without `revisable`, leave out the extras that learning replaces: they are not waited for (`latest`).

@@ -194,7 +194,9 @@ def build_workflow(
         streams=streams,
         kernels=decisions["runtime.kernels"],
         # what `auto` decides on for CUDA is a capture alone
-        compiled=compiled if decisions["runtime.compile"] and (config.runtime.compile is True or not on_cuda) else unchanged,
+        compiled=compiled
+        if decisions["runtime.compile"] and (config.runtime.compile is True or not on_cuda)
+        else unchanged,
         captured=captured,
         captures=captures,
         autocast=autocast,

@@ -112,7 +112,8 @@ def _unpool(x, index, out, rows, N: tl.constexpr, WIDTH: tl.constexpr, R: tl.con
 @triton.jit
 def _sample(
     x, bias, noise, logits, sample, rows,
-    UNIFORM: tl.constexpr, S: tl.constexpr, C: tl.constexpr, BIASED: tl.constexpr, STORES: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr,
+    UNIFORM: tl.constexpr, S: tl.constexpr, C: tl.constexpr, BIASED: tl.constexpr, STORES: tl.constexpr,
+    R: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, col = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R), tl.arange(0, BLOCK)[None, :]
     mask = (row < rows)[:, None] & (col < C)

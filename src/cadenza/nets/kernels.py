@@ -16,6 +16,7 @@ def has_triton() -> bool:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Return whether the kernels compute with this tensor."""
-    is_fit = x.is_cuda and x.dtype in (torch.float32, torch.bfloat16)
-    return is_fit and has_triton() and not torch.compiler.is_compiling()  # which fuses the plain operations itself
+    """Return whether the kernels compute with this tensor. Torch's compiler fuses the plain operations itself."""
+    if torch.compiler.is_compiling():
+        return False
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and has_triton()

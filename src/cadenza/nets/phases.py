@@ -52,7 +52,7 @@ def decode(x: Tensor, convolutions: Iterable[Any], between: Iterable[Any]) -> Te
 
 
 def taps(weight: Tensor) -> Tensor:
-    """Return 1 where tap k of a kernel of 5, seen from phase p, falls on phase r of pixel a (-1, 0, 1), [p, r, a, k]."""
+    """Return 1 where tap k of a kernel of 5, seen from phase p, falls on phase r of pixel a (-1, 0, 1) [p, r, a, k]."""
     p, r, a, k = torch.meshgrid(*(torch.arange(n, device=weight.device) for n in (2, 2, 3, 5)), indexing="ij")
     return (k == 2 * (a - 1) + r - p + 2).to(weight.dtype)
 

@@ -123,8 +123,8 @@ class ObserveScan(torch.autograd.Function):
         before_post, after_post, logits, w_both, w_mix, w_stoch, mix_memory, w_gates, w_out = ctx.saved_tensors[9:18]
         n_inputs, n_mix, n_post, b_gates = ctx.saved_tensors[18:]
         (classes, uniform), fused = ctx.settings, kernels()
-        steps, batch, inputs = before_post.shape
-        units, blocks = before_mix.shape[-1], len(mix_memory)
+        steps, inputs = len(before_post), before_post.shape[-1]
+        blocks = len(mix_memory)
         w_post, w_deter = w_both[:inputs], w_both[inputs:]
         w_memory, w_gates = mix_memory.transpose(1, 2), w_gates.transpose(1, 2)
         deter_grad, stoch_grad, logits_grad = (x.contiguous() for x in (deter_grad, stoch_grad, logits_grad))

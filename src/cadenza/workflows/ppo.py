@@ -77,7 +77,6 @@ class Samples:
         selected = map_tree(lambda x: None if x is None else x.index_select(1, index), steps)
         return Samples(**selected, carry=map_tree(lambda x: x.index_select(0, index), self.carry))
 
-
     def slice(self, start: int, count: int) -> Samples:
         """Return `count` sequences from `start` on, without copying them."""
         steps = {name: part for name, part in vars(self).items() if name != "carry"}

@@ -93,14 +93,21 @@ def test_captured_updates_and_plans_equal_eager_ones(variant: str) -> None:
 
 def without_graph(function: Any, generators: Any = tuple) -> Any:
     """Stand in for `Captured` on a CPU: the function itself, of tensors."""
-    return lambda inputs: function(map_tree(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), inputs))
+    return lambda inputs: function(
+        map_tree(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), inputs)
+    )
 
 
 MODEL_FREE = {
     "toy/identity_box:sac": ["algorithm.warmup_steps=80", "algorithm.batch_size=16", "algorithm.policy_every=2"],
     "toy/identity:sac": ["algorithm.warmup_steps=80", "algorithm.batch_size=16", "algorithm.learning_rate=lin_0.001"],
     "toy/identity_box:droq": ["algorithm.warmup_steps=80", "algorithm.batch_size=16"],
-    "toy/identity_box:ppo": ["algorithm.n_steps=20", "algorithm.batch_size=20", "algorithm.clip_range=lin_0.3", "algorithm.n_epochs=5"],
+    "toy/identity_box:ppo": [
+        "algorithm.n_steps=20",
+        "algorithm.batch_size=20",
+        "algorithm.clip_range=lin_0.3",
+        "algorithm.n_epochs=5",
+    ],
     "toy/image:ppo": ["algorithm.n_steps=8", "algorithm.n_epochs=5"],
     "toy/trio:happo": ["algorithm.n_steps=16", "algorithm.n_epochs=5", "algorithm.batch_size=16"],
 }
@@ -114,7 +121,12 @@ def test_gradient_steps_as_graphs_equal_eager_ones(spec: str, device: str, monke
         monkeypatch.setattr("cadenza.nets.cuda_graph.Captured", without_graph)
         monkeypatch.setattr(build, "uses_cuda_graphs", lambda config, _: config.runtime.compile == "auto")
     for compile in ("auto", "false"):
-        overrides = [f"device={device}", "runtime.kernels=torch", "environment.num_envs=2", f"runtime.compile={compile}"]
+        overrides = [
+            f"device={device}",
+            "runtime.kernels=torch",
+            "environment.num_envs=2",
+            f"runtime.compile={compile}",
+        ]
         config = load(spec, [*overrides, *MODEL_FREE[spec]])
         assembly = assemble(config, check(config), {})
         workflow: Any = assembly.workflow
