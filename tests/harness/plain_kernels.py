@@ -1,5 +1,6 @@
 """The functions of `nets/fused.py` in plain torch, on any device and in any precision: the reference of its kernels."""
 
+# mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
 import torch

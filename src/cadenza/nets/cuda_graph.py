@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cadenza.data.device_copy import send
 from cadenza.trees import leaves, map_tree
 from cadenza.types import Tree
 
@@ -104,8 +103,7 @@ class Packed:
 
 def on_device(inputs: Tree) -> Tree:
     """Return a tree of tensors and arrays as CUDA tensors."""
-    device = torch.device("cuda")
-    return map_tree(lambda x: x if isinstance(x, Tensor) else send(x, device), inputs)
+    return map_tree(lambda x: x if isinstance(x, Tensor) else torch.from_numpy(x.copy()).cuda(), inputs)
 
 
 @contextmanager

@@ -4,9 +4,11 @@ Each replaces four to twelve kernels of torch's. They compute in float32, read a
 grids depend on shapes alone, so that results repeat bit for bit. Letters in shapes: R rows, N numbers of a row.
 """
 
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -378,7 +380,7 @@ def gru_backward(
     )  # fmt: skip
 
 
-class NormSilu(torch.autograd.Function):
+class NormSiluFunction(torch.autograd.Function):
     """`norm_silu_forward` of one matrix, differentiable."""
 
     @staticmethod
@@ -388,14 +390,14 @@ class NormSilu(torch.autograd.Function):
         return norm_silu_forward(x, weight, eps, groups=4 if width else 1, width=width)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (x, weight), width, out = ctx.saved_tensors, ctx.width, torch.empty_like(ctx.saved_tensors[0])
         grad = grad.to(x.dtype).contiguous()
         shares = norm_silu_backward(grad, x, weight, ctx.eps, out, groups=4 if width else 1, width=width)
         return out, shares.sum(0), None, None
 
 
-class PoolNormSilu(torch.autograd.Function):
+class PoolNormSiluFunction(torch.autograd.Function):
     """The largest of four pixels each, and `norm_silu_forward` of these."""
 
     @staticmethod
@@ -411,7 +413,7 @@ class PoolNormSilu(torch.autograd.Function):
         return after
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (before, index, weight), (eps, width, shape) = ctx.saved_tensors, ctx.settings
         small, out = torch.empty_like(before), before.new_empty(shape)
         shares = norm_silu_backward(grad.to(before.dtype).contiguous(), before, weight, eps, small)
@@ -423,14 +425,16 @@ class PoolNormSilu(torch.autograd.Function):
 
 def norm_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return silu(rms_norm(x) * weight) of x [*, N]."""
-    result: Tensor = NormSilu.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, eps, 0)
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    result: Tensor = NormSiluFunction.apply(rows, weight, eps, 0)  # type: ignore[no-untyped-call]
     return result.view(x.shape)
 
 
 def norm_silu_doubled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return images [B, 2 H, 2 W, N] with norm and SiLU; x [B, H, W, 4 * N] has the four pixels next to each other."""
     batch, height, width, size = x.shape
-    result: Tensor = NormSilu.apply(x.reshape(-1, size).contiguous(), weight, eps, width)
+    rows = x.reshape(-1, size).contiguous()
+    result: Tensor = NormSiluFunction.apply(rows, weight, eps, width)  # type: ignore[no-untyped-call]
     return result.view(batch, 2 * height, 2 * width, size // 4)
 
 
@@ -442,7 +446,8 @@ def pool_norm_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     batch, height, width, size = x.shape
     if is_large := size == len(weight):
         height, width = height // 2, width // 2
-    result: Tensor = PoolNormSilu.apply(x.contiguous(), weight, eps, width if is_large else 1)
+    settings = (weight, eps, width if is_large else 1)
+    result: Tensor = PoolNormSiluFunction.apply(x.contiguous(), *settings)  # type: ignore[no-untyped-call]
     return result.view(batch, height, width, -1)
 
 
@@ -471,13 +476,13 @@ class Squash(torch.autograd.Function):
 def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Return actions tanh(mean + exp(log_std) * noise) [*, N] and their log-probabilities [*], all in float32."""
     flat = (x.reshape(-1, x.shape[-1]).contiguous() for x in (mean, log_std, noise))
-    action, log_prob = Squash.apply(*flat)
+    action, log_prob = Squash.apply(*flat)  # type: ignore[no-untyped-call]
     return action.view(mean.shape), log_prob.view(mean.shape[:-1])
 
 
 def adam(
     values: Tensor, grads: Tensor, means: Tensor, squares: Tensor, steps: Tensor, rate: Tensor,
-    betas: tuple[float, float], eps: float, decay: float, decoupled: bool,
+    betas: Sequence[float], eps: float, decay: float, decoupled: bool,
 ) -> None:  # fmt: skip
     """Move a vector of parameters and its averages; `steps` counts this step already.
 

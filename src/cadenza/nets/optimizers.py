@@ -207,10 +207,10 @@ class Adam(Optimizer):
         if has_kernels(parameters[0]) and parameters[0].dtype == torch.float32:
             from cadenza.nets.fused import adam
 
-            config, averages = self.config, zip(state["means"], state["squares"], counts, strict=True)
-            settings = (config.betas, config.eps, config.weight_decay, config.name == "adamw")
-            for values, gradient, average in zip(parameters, gradients, averages, strict=True):
-                adam(values, gradient, *average, learning_rate, *settings)
+            config = self.config
+            for each in zip(parameters, gradients, state["means"], state["squares"], counts, strict=True):
+                decay = (config.weight_decay, config.name == "adamw")
+                adam(*each, learning_rate, config.betas, config.eps, *decay)
             return
         kernel = torch._fused_adamw_ if self.config.name == "adamw" else torch._fused_adam_
         kernel(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from cadenza.nets.rssm import RSSM, BlockCell, RSSMState
+    from cadenza.nets.rssm import RSSM, RSSMState
 
 EPS = 1e-4  # of the norms
 
@@ -34,7 +34,7 @@ def observe_scan(
     `embedded` [T, B, H] and `action` [T, B, D] are the contributions of embeddings and actions. `keep` [T, B] is 0
     where an episode starts, else 1. The states before the sequence [B, …] get no gradient.
     """
-    cell: BlockCell = model.cell  # type: ignore[assignment]
+    cell: Any = model.cell
     (from_deter, (norm_deter, _)), (from_stoch, (norm_stoch, _)) = cell.from_deter, cell.from_stoch
     weights = (
         *(from_deter.weight, from_deter.bias, norm_deter.weight),
@@ -44,9 +44,8 @@ def observe_scan(
         *(model.post_out.weight, model.post_out.bias),
     )
     settings = (model.config.classes, model.config.unimix)
-    result: tuple[Tensor, Tensor, Tensor] = ObserveScan.apply(
-        settings, embedded, action, keep, deter, stoch, noise, *weights
-    )
+    inputs = (embedded, action, keep, deter, stoch, noise)
+    result: tuple[Tensor, Tensor, Tensor] = ObserveScan.apply(settings, *inputs, *weights)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -116,9 +115,7 @@ class ObserveScan(torch.autograd.Function):
         return deters[1:], samples[1:].to(exact), logits
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, deter_grad: Tensor, stoch_grad: Tensor, logits_grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, deter_grad: Tensor, stoch_grad: Tensor, logits_grad: Tensor) -> tuple[Tensor | None, ...]:
         keep, deters, codes, samples, before_inputs, after_inputs, before_mix, after_mix, gates = ctx.saved_tensors[:9]
         before_post, after_post, logits, w_both, w_mix, w_stoch, mix_memory, w_gates, w_out = ctx.saved_tensors[9:18]
         n_inputs, n_mix, n_post, b_gates = ctx.saved_tensors[18:]
@@ -173,7 +170,7 @@ class ObserveScan(torch.autograd.Function):
 
         masked = codes[:-1] * keep.unsqueeze(-1).to(codes.dtype)
         d_w_mix = outer(d_mix, after_inputs)
-        shares_deter, shares_stoch = total(shares_inputs).split(inputs)
+        shares_deter, shares_stoch = total(shares_inputs).chunk(2)
         d_deter, d_stoch = d_inputs[..., :inputs], d_inputs[..., inputs:]
         weights = (
             *(outer(d_deter, masked), total(d_deter), shares_deter),
@@ -200,14 +197,15 @@ class RoundedState(NamedTuple):
         return torch.cat([self.stoch, self.code], -1)
 
 
-class Imagination:
+class ImaginedWalk:
     """The steps of `RSSM.imagine_step` without gradients, by the kernels of the scan."""
 
     def __init__(self, model: RSSM) -> None:
-        cell: BlockCell = model.cell  # type: ignore[assignment]
+        cell: Any = model.cell
         (from_deter, (norm_deter, _)), (from_stoch, (norm_stoch, _)) = cell.from_deter, cell.from_stoch
-        layers, self.rough = list(model.prior_hidden), precision(from_deter.weight)
-        self.model, self.cell, self.prior = model, cell, list(zip(layers[::2], layers[1::2], strict=True))
+        layers: list[Any] = list(model.prior_hidden)
+        self.rough = precision(from_deter.weight)
+        self.model, self.cell, self.prior = model, cell, list[Any](zip(layers[::2], layers[1::2], strict=True))
         self.w_deter = torch.cat([layer.weight for layer in (*layers[:1], from_deter)]).to(self.rough)
         self.w_prior = [layer.weight.to(self.rough) for layer in (*layers[2::2], model.prior_out)]
         self.w_stoch, self.w_gates = from_stoch.weight.to(self.rough), cell.gates.to(self.rough)

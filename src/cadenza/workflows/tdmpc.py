@@ -227,7 +227,7 @@ class TDMPC:
         metrics, error = {"learning_rate": rate}, {}
         if trains_model:
             result = self._model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
-            result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
+            result.loss.backward(inputs=self.model_parameters)
             metrics["grad_norm/model"] = clip_together(self.model_parameters, config.max_grad_norm)
             for name, each in self.optimizers.items():
                 if name != POLICY:
@@ -239,7 +239,7 @@ class TDMPC:
                 latents = unroll(model, batch)
         if trains_policy:
             loss, figures = self._policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
-            loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
+            loss.backward(inputs=list(model.policy.parameters()))
             norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
             metrics |= {**figures, "grad_norm/policy": norm}
         return {**error, "metrics": metrics}

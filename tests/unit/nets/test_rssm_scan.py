@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from cadenza.nets.rssm import RSSM, RSSMState
 from harness import plain_kernels
 
 T, B, S, C = 6, 3, 5, 4
-SIZES = {"deter": 24, "hidden": 10, "stoch": S, "classes": C, "units": 8, "blocks": 4}
+SIZES: dict[str, Any] = {"deter": 24, "hidden": 10, "stoch": S, "classes": C, "units": 8, "blocks": 4}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def observed(uses_scan: bool, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     first, noise = torch.rand(T, B) < 0.3, torch.rand(T, B, S)
     states = model.observe(embedding, action, first, start, noise)
     results = [*states.state, *states.post, *states.prior]
-    sum((x * torch.randn_like(x)).sum() for x in results).backward()
+    torch.stack([(x * torch.randn_like(x)).sum() for x in results]).sum().backward()
     return [*results, embedding.grad, *(p.grad for p in model.parameters())]
 
 
@@ -57,7 +58,7 @@ def test_the_imagination_takes_the_plain_steps(prior_layers: int, monkeypatch: p
     model, state = made(prior_layers)
     monkeypatch.setattr(rssm_scan, "kernels", lambda: plain_kernels)
     with torch.no_grad():
-        step = rssm_scan.Imagination(model)
+        step = rssm_scan.ImaginedWalk(model)
         walk = step.begin(state)
         for _ in range(T):
             action, noise = torch.randn(B, 3), torch.rand(B, S)
