@@ -16,7 +16,11 @@ def has_triton() -> bool:
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Return whether the kernels compute with this tensor. Torch's compiler fuses the plain operations itself."""
-    if torch.compiler.is_compiling():
+    """Return whether the kernels compute with this tensor.
+
+    Torch's compiler fuses the plain operations itself. Actions are chosen in inference mode and seldom in a graph:
+    starting one of Triton's kernels then costs the host more than starting several of torch's.
+    """
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return False
     return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and has_triton()
