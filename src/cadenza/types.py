@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -305,7 +306,9 @@ class Context:
     compiled: Callable[[Any], Any] = lambda function: function  # applies torch's compiler if the run uses it
     # `store(name, Store, *arguments)` makes a store, or the one that `training.buffers` names in its place
     store: Callable[..., Any] = lambda name, default, *arguments, **settings: default(*arguments, **settings)
-    captured: Callable[[Any], Any] = lambda function: function  # captures a CUDA graph (`nets/cuda_graph.py`)
+    captured: Callable[..., Any] = lambda function, *_: function  # captures a CUDA graph (`nets/cuda_graph.py`)
+    captures: bool = False  # whether it does
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext  # the precision that networks are computed in
 
 
 class Workflow(Stateful, Protocol):

@@ -26,6 +26,8 @@ class AlgorithmSettings(ABC):
 
     scheduled: ClassVar[str] = ""  # names of numbers that may be schedules, separated by spaces (`TimedSettings`)
     one_graph: ClassVar[bool] = False  # an update is one function of tensors, which CUDA can replay as a graph
+    has_graphs: ClassVar[bool] = False  # its gradient steps can be captured as CUDA graphs
+    has_bf16: ClassVar[bool] = False  # its networks can be computed in bfloat16
 
     name: str
 
@@ -64,7 +66,7 @@ def accumulation() -> Any:
 
 
 METHODS = ("check", "updates_per_env_step", "shrunk", "for_one_environment")
-DEFAULTS = ("one_graph", "default_groups", *METHODS[1:])
+DEFAULTS = ("one_graph", "has_graphs", "has_bf16", "default_groups", *METHODS[1:])
 
 
 def adopt(algorithm: str, settings: Any) -> None:

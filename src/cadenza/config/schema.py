@@ -309,9 +309,15 @@ class RuntimeConfig:
     compile: bool | Literal["auto"] = setting(
         "auto",
         "compile the loss of ppo and dqn with torch; auto: for such images on a CPU, if the run is long enough to gain "
-        "from it. Capture updates and plans of dreamer, planet and tdmpc as CUDA graphs; auto: on CUDA",
+        "from it. On CUDA, auto captures gradient steps of ppo, sac, dreamer, planet and tdmpc, and plans, as CUDA "
+        "graphs; true compiles the losses of ppo and dqn, and those and the search of tdmpc, as well",
     )
     tf32: bool = setting(False, "on CUDA: multiply float32 matrices with 10-bit mantissas, which is faster")
+    bf16: bool = setting(
+        False,
+        "dreamer and planet on CUDA: compute the networks in bfloat16, as the authors of DreamerV3 do; weights, "
+        "optimizers and losses stay float32",
+    )
 
 
 @dataclass(frozen=True)

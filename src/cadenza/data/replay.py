@@ -32,7 +32,6 @@ from cadenza.data.ring_steps import FIRST
 from cadenza.data.sealing import SealedRows
 from cadenza.data.segments import rows_per_segment
 from cadenza.errors import ConfigError
-from cadenza.trees import take
 from cadenza.types import Acted, Step, Tree
 
 
@@ -129,13 +128,20 @@ class ReplayStore:
         """
         return sampling.windows(self.ring, sampling.draw_transitions(self.ring, batch, generator), behind, on)
 
-    def sequences(self, batch: int, length: int, generator: np.random.Generator) -> Sequences:
-        """Draw sequences of `length` rows uniformly. The reward for arriving at a row is in the row before it."""
-        self._revisions.settle()
+    def sequences(self, batch: int, length: int, generator: np.random.Generator, revisable: bool = True) -> Sequences:
+        """Draw sequences of `length` rows uniformly. The reward for arriving at a row is in the row before it.
+
+        Without `revisable`, leave out the extras that learning replaces: they are not waited for (`latest`).
+        """
         drawn = sampling.sequences(self.ring, sampling.draw_starts(self.ring, batch, generator, length), length)
-        for group, arrays in self._revisions.arrays.items():
-            drawn.groups[group] |= take(arrays, drawn.index)
+        if revisable:
+            for group in drawn.groups:
+                drawn.groups[group] |= self.latest(drawn.index, group)
         return drawn
+
+    def latest(self, index: np.ndarray, group: str) -> dict[str, Tree]:
+        """Return the present values of the revisable extras in the rows `index`, [*index, A, …] by name."""
+        return self._revisions.read(index, group)
 
     def beginnings(self, batch: int, generator: np.random.Generator) -> dict[str, Tree]:
         """Draw the first observations of episodes, or of what is stored of them, uniformly: group -> [B, A, …]."""

@@ -13,6 +13,7 @@ from cadenza.data.segments import Segment, name_of, pieces, read_segments, write
 from cadenza.trees import leaves, take
 
 Values = Callable[[], Mapping[str, np.ndarray]]  # called late: it may wait for a copy from a device
+AHEAD = 2  # updates whose values may be pending while the next batch is drawn
 FILES = "files"  # the key of a state whose values are in files; else its keys are groups
 
 
@@ -37,11 +38,21 @@ class Revisions:
         """Write newer values to slots `index` when they are next needed."""
         self._pending.append((index, group, values))
 
-    def settle(self) -> None:
-        """Write the values that are pending."""
-        for index, group, values in self._pending:
+    def settle(self, count: int | None = None) -> None:
+        """Write the values that are pending, or the first `count` of them."""
+        count = len(self._pending) if count is None else count
+        for index, group, values in self._pending[:count]:
             self.write(index, {group: values()})
-        self._pending.clear()
+        del self._pending[:count]
+
+    def read(self, index: np.ndarray, group: str) -> dict[str, Any]:
+        """Return the values of the slots `index`, [*index, A, …] by name.
+
+        Pending values of other slots are not waited for, unless there are more than `AHEAD`.
+        """
+        needed = [n for n, (slots, *_) in enumerate(self._pending, 1) if np.isin(index, slots).any()]
+        self.settle(max([len(self._pending) - AHEAD, *needed, 0]))
+        return dict(take(self.arrays.get(group, {}), index))
 
     def write(self, slots: np.ndarray, values: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Write values [*slots, A, …] by group and name."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,18 +181,25 @@ def build_workflow(
     """Make the algorithm of a config, with fresh weights drawn from `streams`."""
     config.algorithm.check(spec, config.environment.num_envs)
     captured: Any = unchanged
-    if uses_cuda_graphs(config, decisions):
+    if captures := uses_cuda_graphs(config, decisions):
         from cadenza.nets.cuda_graph import Captured
 
         captured = Captured
+    on_cuda = decisions["device"].startswith("cuda")
+    autocast = partial(torch.autocast, "cuda", torch.bfloat16) if on_cuda and config.runtime.bf16 else nullcontext
     context = Context(
         env=spec,
         num_envs=config.environment.num_envs,
         device=torch.device(decisions["device"]),
         streams=streams,
         kernels=decisions["runtime.kernels"],
-        compiled=compiled if decisions["runtime.compile"] else unchanged,
+        # what `auto` decides on for CUDA is a capture alone
+        compiled=compiled
+        if decisions["runtime.compile"] and (config.runtime.compile is True or not on_cuda)
+        else unchanged,
         captured=captured,
+        captures=captures,
+        autocast=autocast,
     )
     if maker is not None:
         context = replace(context, store=maker)
@@ -213,7 +221,7 @@ def uses_cuda_graphs(config: RunConfig, decisions: Mapping[str, Any]) -> bool:
     return on_cuda and decisions["runtime.compile"] and not config.debug.enabled
 
 
-def unchanged(function: Any) -> Any:
+def unchanged(function: Any, *_: Any) -> Any:
     """Return the function itself, where nothing is compiled or captured."""
     return function
 

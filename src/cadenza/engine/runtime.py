@@ -34,7 +34,7 @@ WIDTHS = ("units", "encoder_units", "deter", "latent", "hidden", "size")  # sett
 
 def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) -> None:
     """Decide what is `auto`, unless that was done when the run began; refuse settings that the device does not have."""
-    on_cpu = decisions["device"] == "cpu"
+    on_cpu, on_cuda = decisions["device"] == "cpu", decisions["device"].startswith("cuda")
     if "runtime.threads" in decisions:
         # runs from before there was a choice, and those that went on to another device, which ends exactness anyway
         decisions["runtime.kernels"] = decisions.get("runtime.kernels", "torch") if on_cpu else "torch"
@@ -45,8 +45,11 @@ def decide_runtime(config: RunConfig, spec: EnvSpec, decisions: dict[str, Any]) 
     require_kernels(runtime.blas)
     if runtime.kernels == "numpy" and not on_cpu:
         raise ConfigError(f"runtime.kernels=numpy: only on the CPU, and this run is on {decisions['device']}")
-    if runtime.tf32 and not decisions["device"].startswith("cuda"):
-        raise ConfigError(f"runtime.tf32=true: only on CUDA, and this run is on {decisions['device']}")
+    for key in ("tf32", "bf16"):
+        if getattr(runtime, key) and not on_cuda:
+            raise ConfigError(f"runtime.{key}=true: only on CUDA, and this run is on {decisions['device']}")
+    if runtime.bf16 and not config.algorithm.has_bf16:
+        raise ConfigError(f"runtime.bf16=true: {config.algorithm.name} computes in float32; runtime.tf32 is faster too")
     threads = (cores() if has_images and on_cpu else 1) if runtime.threads == "auto" else runtime.threads
     decisions["runtime.threads"] = 1 if on_cpu and not has_images and has_small_products(config, spec) else threads
     kernels = "numpy" if on_cpu else "torch"
@@ -142,14 +145,16 @@ def largest_layer(settings: Any) -> int:
 def decide_compile(config: RunConfig, has_images: bool, device: str) -> bool:
     """Return whether to compile the update; refuse that on a CPU for algorithms whose update is one graph."""
     setting, on_cpu, algorithm = config.runtime.compile, device == "cpu", config.algorithm
+    foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
     if algorithm.one_graph:
         if setting is True and on_cpu:
             reason = f"{algorithm.name} has it for device=cuda, and its small steps are slower compiled on a CPU"
             raise ConfigError(f"runtime.compile=true: {reason}")
-        foreign = [part for part in vars(algorithm).values() if isinstance(part, OptimizerConfig) and not part.builtin]
         if foreign and setting is True:
             raise ConfigError(f"runtime.compile=true: the optimizer '{foreign[0].name}' cannot be part of a CUDA graph")
         return not (on_cpu or foreign or own_names(algorithm)) if setting == "auto" else setting
+    if setting == "auto" and device.startswith("cuda"):
+        return algorithm.has_graphs and not (foreign or own_names(algorithm))
     worthwhile = has_images and on_cpu and has_compiler() and gradient_steps(config) >= WORTH_COMPILING
     return worthwhile if setting == "auto" else setting
 
@@ -209,4 +214,8 @@ def use_threads(count: int) -> None:
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function with torch, once for each input shape, so that the order of shapes does not change results."""
     torch._dynamo.config.recompile_limit = 256  # beyond it further shapes would not be compiled
+    if torch.cuda.is_available():
+        import torch._inductor.config as settings
+
+        settings.deterministic = True  # else kernels are chosen by timing them, each time perhaps others
     return torch.compile(function, dynamic=False)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
+from cadenza.nets import phases
 from cadenza.nets.dense import DenseHead, Style, init_weight, linear, norm_and_activation
 from cadenza.nets.encoders import (
     GROWTH,
@@ -161,6 +162,8 @@ class UpsamplingDecoder(nn.Module):
 
     def _grow(self, x: Tensor) -> Tensor:
         x = self.begin(x)
+        if phases.applies(x, self.between):
+            return torch.sigmoid(phases.decode(x, self.convolutions, self.between))
         for index, convolve in enumerate(self.convolutions):
             x = convolve(functional.interpolate(x, scale_factor=2, mode="nearest"))
             if index < len(self.between):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cadenza.config.networks import Activation
+from cadenza.nets.kernels import has_kernels
 from cadenza.nets.mlp import ACTIVATIONS
 
 Norm = Literal["none", "layer", "rms"]
@@ -43,6 +44,18 @@ def init_weight(weight: Tensor, inputs: int, outputs: int, style: Style) -> None
         nn.init.uniform_(weight, -reach, reach)
 
 
+class NormSilu(nn.Sequential):
+    """An RMS norm and SiLU, on CUDA in one kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not has_kernels(x):
+            result: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
+            return result
+        from cadenza.nets.fused import norm_silu
+
+        return norm_silu(x, self[0].weight, self[0].eps)  # type: ignore[arg-type]
+
+
 def norm_and_activation(size: int, style: Style) -> nn.Sequential:
     """Return the norm and the activation of a style for layers of a size."""
     parts: list[nn.Module] = []
@@ -50,7 +63,8 @@ def norm_and_activation(size: int, style: Style) -> nn.Sequential:
         parts.append(nn.RMSNorm(size, eps=1e-4))
     elif style.norm == "layer":
         parts.append(nn.LayerNorm(size, eps=1e-3))
-    return nn.Sequential(*parts, ACTIVATIONS[style.activation]())
+    kind = NormSilu if style == Style() else nn.Sequential
+    return kind(*parts, ACTIVATIONS[style.activation]())
 
 
 def dense(inputs: int, units: int, layers: int, style: Style) -> nn.Sequential:
@@ -71,4 +85,4 @@ class DenseHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.out(self.hidden(x))
-        return output
+        return output.to(self.out.weight.dtype)  # under autocast they differ

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.errors import ConfigError
+from cadenza.nets import phases
 from cadenza.nets.dense import Style, dense, init_weight, norm_and_activation
 from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.ops.scaling import symlog
@@ -104,6 +105,8 @@ class PooledEncoder(nn.Module):
         return map_images(self._convolve, x).flatten(-3)
 
     def _convolve(self, x: Tensor) -> Tensor:
+        if phases.applies(x, self.between):
+            return phases.encode(x, self.convolutions, self.between)
         for convolve, activate in zip(self.convolutions, self.between, strict=True):
             x = activate(functional.max_pool2d(convolve(x), 2))
         return x

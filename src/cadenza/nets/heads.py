@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from cadenza.config.networks import HeadConfig
 from cadenza.errors import ConfigError
+from cadenza.nets.kernels import has_kernels
 
 LOG_2PI = math.log(2 * math.pi)
 EDGE = 1e-6  # least distance of a squashed action from its bounds, on the scale of [-1, 1]
@@ -197,10 +198,7 @@ class SquashedHead(GaussianHead):
     def draw(self, output: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Sample differentiable actions on the scale [-1, 1] [*, size]; return them and their log-probabilities [*]."""
         mean, log_std = self._normal(output)
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        inner = mean + log_std.exp() * noise
-        density = 0.5 * (noise.square() + LOG_2PI) + log_std + log_tanh_slope(inner)
-        return torch.tanh(inner), -density.sum(-1)
+        return squashed(mean, log_std.expand(mean.shape), torch.empty_like(mean).normal_(generator=generator))
 
     def to_unit(self, action: Tensor) -> Tensor:
         """Scale actions [*, …] from the bounds of the space to [-1, 1] [*, size]."""
@@ -215,6 +213,17 @@ class SquashedHead(GaussianHead):
 
 
 ActionHead = CategoricalHead | MultiCategoricalHead | BernoulliHead | GaussianHead
+
+
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return samples of normals [*, size], squashed by tanh, and their log-probabilities [*]."""
+    if has_kernels(mean):
+        from cadenza.nets.fused import squash
+
+        return squash(mean, log_std, noise)
+    inner = mean + log_std.exp() * noise
+    density = 0.5 * (noise.square() + LOG_2PI) + log_std + log_tanh_slope(inner)
+    return torch.tanh(inner), -density.sum(-1)
 
 
 def log_tanh_slope(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from cadenza.config.networks import OwnDynamics, OwnNetwork
 from cadenza.config.world_model_settings import LatentModelConfig
 from cadenza.nets.dense import Style
 from cadenza.nets.encoders import StridedEncoder, group_by_size, to_unit_range
-from cadenza.nets.heads import LOG_2PI, log_tanh_slope
+from cadenza.nets.heads import squashed
 from cadenza.nets.linear import Linear, Mish, batched
 from cadenza.nets.observe import VECTOR, ObservationTensors, images, vector_size
 from cadenza.nets.own_parts import own_latent_policy, own_network
@@ -219,9 +219,7 @@ class SquashedPolicy(nn.Module):
         mean, spread = self.net(latent).chunk(2, -1)
         low, high = LOG_STD
         log_std = low + (high - low) / 2 * (torch.tanh(spread) + 1)
-        inner = mean + log_std.exp() * noise
-        density = 0.5 * (noise.square() + LOG_2PI) + log_std + log_tanh_slope(inner)
-        return torch.tanh(inner), -density.sum(-1)
+        return squashed(mean, log_std, noise)
 
 
 class NoisyPolicy(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cadenza.config.networks import OptimizerConfig
 from cadenza.errors import ConfigError
+from cadenza.nets.kernels import has_kernels
 from cadenza.trees import leaves, map_tree
 from cadenza.types import Tree
 
@@ -75,11 +76,18 @@ class Optimizer:
     ) -> dict[str, Tensor]:
         blocks = {part: block for part, block in self.blocks.items() if only is None or part in only}
         gradients = [block.gather() for block in blocks.values()]
-        norms = torch._foreach_norm(gradients)
+        on_cuda = gradients[0].is_cuda
+        # torch's kernels for lists give each block 65,536 numbers, which leaves most of a device idle
+        norms = [torch.linalg.vector_norm(x) for x in gradients] if on_cuda else torch._foreach_norm(gradients)
         whole = torch.linalg.vector_norm(torch.stack(norms)) if len(norms) > 1 else norms[0]
         # looking is cheaper than multiplying by one, but waits for a device
-        if max_norm is not None and (whole.is_cuda or not float(whole) + 1e-6 <= max_norm):
-            torch._foreach_mul_(gradients, clipping_scale(whole, max_norm))
+        if max_norm is not None and (on_cuda or not float(whole) + 1e-6 <= max_norm):
+            factor = clipping_scale(whole, max_norm)
+            if on_cuda:
+                for gradient in gradients:
+                    gradient.mul_(factor)
+            else:
+                torch._foreach_mul_(gradients, factor)
         if self.config.agc:
             for block in blocks.values():
                 block.clip_adaptively(self.config.agc)
@@ -196,6 +204,14 @@ class Adam(Optimizer):
     ) -> None:
         counts = state["steps"]
         torch._foreach_add_(counts, 1)
+        if has_kernels(parameters[0]) and parameters[0].dtype == torch.float32:
+            from cadenza.nets.fused import adam
+
+            config = self.config
+            for each in zip(parameters, gradients, state["means"], state["squares"], counts, strict=True):
+                decay = (config.weight_decay, config.name == "adamw")
+                adam(*each, learning_rate, config.betas, config.eps, *decay)
+            return
         kernel = torch._fused_adamw_ if self.config.name == "adamw" else torch._fused_adam_
         kernel(
             parameters,

@@ -17,6 +17,8 @@ from torch.nn import functional
 
 from cadenza.config.world_model_settings import WorldModelConfig
 from cadenza.nets.dense import Style, init_weight, linear, norm_and_activation
+from cadenza.nets.kernels import has_kernels
+from cadenza.nets.rssm_scan import observe_scan, precision
 from cadenza.ops.latents import kl_categorical, kl_gaussian, probabilities, sample_categorical, unimix
 
 Parameters = tuple[Tensor, ...]  # (log probabilities [*, S, C],) or (mean [*, S], std [*, S])
@@ -29,8 +31,8 @@ class RSSMState(NamedTuple):
     stoch: Tensor  # [*, Z]
 
     def features(self) -> Tensor:
-        """Return both parts, concatenated [*, Z + D]."""
-        return torch.cat([self.stoch, self.deter], -1)
+        """Return both parts, concatenated [*, Z + D], in the precision that networks are computed in."""
+        return torch.cat([self.stoch, self.deter], -1).to(precision(self.deter))
 
     def detach(self) -> RSSMState:
         """Return the state without its gradients."""
@@ -127,6 +129,11 @@ class RSSM(nn.Module):
         keep = (~first).to(embedding.dtype).unsqueeze(-1)
         action_inputs = self.cell.prepare(clip_action(action) * keep)
         embedded = self.post_embedding(embedding)
+        if self.has_kernels(state):
+            deter, stoch, output = observe_scan(self, embedded, action_inputs, keep.squeeze(-1), *state, noise)
+            return ObservedStates(
+                RSSMState(deter, stoch), self.parameters_of(output), self.parameters_of(self.prior(deter))
+            )
         deters, stochs, outputs = [], [], []
         for t in range(len(embedding)):
             state, output = self.observe_step(state, action_inputs[t], embedded[t], keep[t], noise[t])
@@ -136,6 +143,12 @@ class RSSM(nn.Module):
         deter = torch.stack(deters)
         post = self.parameters_of(torch.stack(outputs))
         return ObservedStates(RSSMState(deter, torch.stack(stochs)), post, self.parameters_of(self.prior(deter)))
+
+    def has_kernels(self, state: RSSMState) -> bool:
+        """Return whether `rssm_scan.py` computes this model, that of Dreamer v3, from such a state."""
+        style = (self.config.cell, self.config.latent, self.config.norm, self.config.activation)
+        is_v3 = type(self) is RSSM and style == ("block", "categorical", *Style())
+        return is_v3 and has_kernels(state.deter) and not state.deter.requires_grad
 
     def observe_one(
         self, embedding: Tensor, action: Tensor, first: Tensor, state: RSSMState, noise: Tensor
@@ -156,9 +169,13 @@ class RSSM(nn.Module):
         output = self.post_out(self.post_between(self.post_deter(deter) + embedded))
         return RSSMState(deter, self.sample(output, noise)), output
 
+    def prepare(self, action: Tensor) -> Tensor:
+        """Return the contribution of actions [*, A] to the next state."""
+        return self.cell.prepare(clip_action(action))
+
     def imagine_step(self, state: RSSMState, action: Tensor, noise: Tensor) -> RSSMState:
         """Return the next state [B, …] after an action, sampled from the prior."""
-        deter = self.cell(state.deter, state.stoch, self.cell.prepare(clip_action(action)))
+        deter = self.cell(state.deter, state.stoch, self.prepare(action))
         return RSSMState(deter, self.sample(self.prior(deter), noise))
 
 

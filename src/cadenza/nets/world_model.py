@@ -109,11 +109,12 @@ class WorldModel(nn.Module):
     def continue_loss(self, features: Tensor, terminal: Tensor) -> Tensor:
         """Return the loss [*] of the predicted discount on later rewards, which is 0 at a termination, else gamma."""
         assert self.goes_on is not None
-        target = self.gamma * (~terminal).to(features.dtype)
-        return functional.binary_cross_entropy_with_logits(self.goes_on(features).squeeze(-1), target, reduction="none")
+        logit = self.goes_on(features).squeeze(-1)
+        target = self.gamma * (~terminal).to(logit.dtype)
+        return functional.binary_cross_entropy_with_logits(logit, target, reduction="none")
 
     def discount(self, features: Tensor) -> Tensor:
         """Return the discount [*] on later rewards: predicted, or gamma if the model does not predict it."""
         if self.goes_on is None:
-            return torch.ones_like(features[..., 0]) * self.gamma
+            return torch.ones_like(features[..., 0], dtype=self.reward.bins.dtype) * self.gamma
         return torch.sigmoid(self.goes_on(features).squeeze(-1))

@@ -205,7 +205,10 @@ class Dreamer:
     def _update(self, store: ReplayStore, phase: PhaseInfo, names: tuple[str, ...]) -> Updated:
         """Sample sequences, train these networks on them, and write the new latent states back to the replay."""
         config, behaviour = self.timed.at(phase), self.behaviour if "actor" in names else None
-        sequences = store.sequences(config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
+        drawing = (config.batch_size, config.batch_length + 1, self.context.streams.numpy("replay"))
+        # the latents are those that the last update computes: all else is sampled and sent before it is waited for
+        waits = config.stored_latents and hasattr(store, "latest")
+        sequences = store.sequences(*drawing, revisable=False) if waits else store.sequences(*drawing)
         inputs = {
             **self._to_device(sequences),
             "schedules": self._rates(config),
@@ -213,6 +216,8 @@ class Dreamer:
             "noise": self.model.rssm.noise(config.batch_length, config.batch_size, generator=self._stream("model")),
             "imagination": {} if behaviour is None else self._imagination_noise(behaviour.actor)._asdict(),
         }
+        if waits:
+            inputs |= self._start(store.latest(sequences.index[:, 0], self.group), sequences)
         outputs = self._learn[names](inputs)
         if list(self.networks)[-1] in names:  # counts the steps of the critic that the slow one follows
             self.updates += 1
@@ -238,16 +243,18 @@ class Dreamer:
         in_one = config.behaviour == "v3" and behaviour is not None
         metrics: dict[str, Tensor] = {}
         if "model" in names:
-            loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
+            with self.context.autocast():
+                loss, observed, metrics = model_loss(self.model, batch, inputs["noise"], config)
             if not in_one:
                 self._minimise(loss, ("model",), rate, config.max_grad_norm, metrics)
         else:
-            with torch.no_grad():
+            with torch.no_grad(), self.context.autocast():
                 loss, observed = torch.zeros((), device=self.device), infer(self.model, batch, inputs["noise"])
         if behaviour is not None:
             noise = ImaginationNoise(**inputs["imagination"])
             arguments = (self.model, behaviour, batch, observed.state, noise, entropy_coef, config)
-            losses = LOSSES[config.behaviour](*arguments)
+            with self.context.autocast():
+                losses = LOSSES[config.behaviour](*arguments)
             if in_one:
                 self._minimise(loss + losses.actor + losses.critic, names, rate, config.max_grad_norm, metrics)
             else:
@@ -318,31 +325,34 @@ class Dreamer:
             "last": rows(sequences.last),
             "terminated": rows(sequences.terminated),
         }
-        reset = arrays["is_first"].copy()
+        tensors: dict[str, Tree] = {key: map_tree(lambda x: send(x, self.device), x) for key, x in arrays.items()}
         if self.config.stored_latents:
-            if DETER in data:
-                latents = {key: data[key][:, 0, 0] for key in (DETER, STOCH)}
-            else:
-                latents = unknown(len(sequences.index), self.config.model, self.plain_latents)
-            arrays |= latents
-            has_state = latents[STOCH].any(-1) | latents[DETER].any(-1)
-            reset[0] |= ~has_state  # without a state the action before the first row means nothing either
+            tensors |= self._start({key: data[key][:, 0] for key in (DETER, STOCH) if key in data}, sequences)
+        return tensors
+
+    def _start(self, latents: Mapping[str, np.ndarray], sequences: Sequences) -> dict[str, Tensor]:
+        """Return the compressed states [B, A, …] before the sequences as tensors of the only agent."""
+        if latents:
+            arrays = {key: latents[key][:, 0] for key in (DETER, STOCH)}
         else:
-            reset[0] = True
-        arrays["reset"] = reset
-        return {name: map_tree(lambda x: send(x, self.device), tree) for name, tree in arrays.items()}
+            arrays = unknown(len(sequences.index), self.config.model, self.plain_latents)
+        return {key: send(array, self.device) for key, array in arrays.items()}
 
     def _batch(self, inputs: Tree) -> SequenceBatch:
         """Return the tensors of `_to_device` as the world model takes them."""
         if self.config.stored_latents:
             start = decompress(inputs, self.config.model, self.plain_latents)
+            is_unknown = ~((inputs[STOCH] != 0).any(-1) | (inputs[DETER] != 0).any(-1))
         else:
             start = self.model.rssm.initial(inputs["last"].shape[1])
+            is_unknown = torch.ones_like(inputs["is_first"][0])
+        # without a state the action before the first row means nothing either
+        reset = torch.cat([inputs["is_first"][:1] | is_unknown, inputs["is_first"][1:]])
         return SequenceBatch(
             obs=observe(self.observer.space, inputs["obs"]),
             action=self.actions.encode(inputs["action"]),
             reward=inputs["reward"].masked_fill(inputs["is_first"], 0.0),
-            first=inputs["reset"],
+            first=reset,
             last=inputs["last"],
             terminal=inputs["last"] & inputs["terminated"],
             start=start,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from torch import Tensor
 from cadenza.nets.actors import Actor, CategoricalActor
 from cadenza.nets.normalisers import PercentileScale
 from cadenza.nets.optimizers import in_parts
-from cadenza.nets.rssm import RSSMState
+from cadenza.nets.rssm import RSSM, RSSMState
+from cadenza.nets.rssm_scan import ImaginedWalk
 from cadenza.nets.world_model import NumberHead, WorldModel, chunks, map_chunks
 from cadenza.ops.planning import cem
 from cadenza.ops.returns import lambda_return
@@ -77,13 +78,21 @@ def imagine(
 
         inputs = {"deter": start.deter[None], "stoch": start.stoch[None], **noise._asdict()}
         return ImaginedSteps(**in_parts(compute, inputs, parts, dim=1))
-    state, features, actions = start, [start.features()], []
+    rssm: Any = model.rssm
+    state: Any = start
+    step = rssm.imagine_step
     with nullcontext() if gradients else torch.no_grad():
+        if not gradients and isinstance(rssm, RSSM) and rssm.has_kernels(start):
+            step = ImaginedWalk(rssm)
+            state = step.begin(start)
+        features, actions = [state.features()], []
         for t in range(len(noise.action)):
             actions.append(actor.sample(actor(features[t].detach()), noise.action[t]))
             if t < len(noise.latent):
-                state = model.rssm.imagine_step(state, actions[t], noise.latent[t])
+                state = step(state, actions[t], noise.latent[t])
                 features.append(state.features())
+    if not gradients:
+        torch.clear_autocast_cache()  # of weights that were rounded without a gradient
     return ImaginedSteps(torch.stack(features), torch.stack(actions))
 
 

@@ -27,6 +27,7 @@ class DreamerConfig(ReplaySettings):
         "learning_rate actor_learning_rate critic_learning_rate max_grad_norm"
     )
     one_graph: ClassVar[bool] = True
+    has_bf16: ClassVar[bool] = True
     name: str = setting("dreamer_v3", "name of the variant")
     warmup_steps: int = setting(
         1024, "random actions before the first update; at least as many as a sequence needs", "env_steps", least=0

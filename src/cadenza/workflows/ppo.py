@@ -11,7 +11,8 @@ Letters in shapes: T steps, N environments, A agents of the group; S sequences o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -76,6 +77,12 @@ class Samples:
         selected = map_tree(lambda x: None if x is None else x.index_select(1, index), steps)
         return Samples(**selected, carry=map_tree(lambda x: x.index_select(0, index), self.carry))
 
+    def slice(self, start: int, count: int) -> Samples:
+        """Return `count` sequences from `start` on, without copying them."""
+        steps = {name: part for name, part in vars(self).items() if name != "carry"}
+        selected = map_tree(lambda x: None if x is None else x.narrow(1, start, count), steps)
+        return Samples(**selected, carry=map_tree(lambda x: x.narrow(0, start, count), self.carry))
+
 
 class PPO:
     """Proximal Policy Optimization, and its variants A2C, IPPO, MAPPO and HAPPO."""
@@ -103,6 +110,7 @@ class PPO:
         self.by_ratio = {name: takes_ratio(estimate) for name, estimate in self.estimators.items()}
         self.reward_scales: dict[str, RewardScale] = {}
         self.value_scales: dict[str, ValueScale] = {}
+        self._graphs: dict[tuple[str, Part], Callable[[Tree], Tree]] = {}  # of epochs
         self.dead: dict[str, Tensor] = {}  # agents dead at the end of the last rollout [N, A]
         self.log_factors: dict[str, Tensor] = {}  # of a sequential update, by team [T, N]
         for name, group in context.env.groups.items():
@@ -430,18 +438,26 @@ class PPO:
         norms: list[dict[str, Tensor]] = []
         terms: list[Tensor | Terms] = []
         stops = False
+        graphs = self._captures(name) and again is None
         for epoch in range(config.n_epochs):
             if again is not None and epoch:
                 samples = again()
-            order = torch.randperm(samples.weight.shape[1], generator=shuffle).to(self.device)
-            rows = torch.tensor_split(order, -(-len(order) // minibatch))  # equal parts, of a short rollout too
-            for batch in self._minibatches(name, samples, rows, objective):
-                terms.append(self._gradients(name, batch, objective))
-                if config.target_kl is not None:
-                    kl = objective.figures(terms[-1:])[0, FIGURES.index("kl")]
-                    if stops := bool(kl > 1.5 * config.target_kl):
-                        break
-                norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
+            order = torch.randperm(samples.weight.shape[1], generator=shuffle)
+            if graphs:
+                numbers = (objective, learning_rate, config, part, parts)
+                for step_figures, step_norms in self._epoch_by_graph(name, samples, order, *numbers):
+                    terms.append(step_figures)
+                    norms.append(step_norms)
+            else:
+                order = order.to(self.device)
+                rows = torch.tensor_split(order, -(-len(order) // minibatch))  # equal parts, of a short rollout too
+                for batch in self._minibatches(name, samples, rows, objective):
+                    terms.append(self._gradients(name, batch, objective))
+                    if config.target_kl is not None:
+                        kl = objective.figures(terms[-1:])[0, FIGURES.index("kl")]
+                        if stops := bool(kl > 1.5 * config.target_kl):
+                            break
+                    norms.append(optimizer.step(learning_rate, config.max_grad_norm, parts))
             if stops or len(terms) * minibatch >= TERMS or epoch == config.n_epochs - 1:
                 figures.append(objective.figures(terms))
                 terms = []
@@ -460,6 +476,55 @@ class PPO:
         if self.configs[name] is not self.config:  # the run reports the schedules of settings that all groups share
             metrics |= {key: self._tensor_of(getattr(config, key)) for key in self.timed[name].schedules}
         return len(norms), metrics
+
+    def _captures(self, name: str) -> bool:
+        """Return whether an epoch of a group is a CUDA graph: nothing in it depends on what the host would read."""
+        config, schedules = self.configs[name], self.timed[name].schedules
+        is_fixed = config.target_kl is None and "max_grad_norm" not in schedules and config.accumulate == 1
+        return self.context.captures and is_fixed and not self.nets[name].has_memory
+
+    def _epoch_by_graph(
+        self,
+        name: str,
+        samples: Samples,
+        order: Tensor,
+        objective: ClippedObjective,
+        learning_rate: Tensor,
+        config: PPOConfig,
+        part: Part,
+        parts: set[str] | None,
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """Take the gradient steps of an epoch, with the samples in this order; yield the figures and norms of each."""
+        if (name, part) not in self._graphs:
+            minibatch = config.minibatch(self.context.num_envs)
+            settings = (objective, minibatch, config.max_grad_norm, parts)
+            self._graphs[name, part] = self.context.captured(partial(self._epoch, name, settings))
+        inputs = {
+            "samples": {key: value for key, value in vars(samples).items() if value is not None},
+            "order": order.numpy(),
+            "objective": {key: value for key, value in vars(objective).items() if isinstance(value, Tensor)},
+            "learning_rate": learning_rate,
+        }
+        outputs = self._graphs[name, part](inputs)
+        # copied, because the next epoch writes its results over these
+        for row in outputs["results"].clone().unbind():
+            yield row[: len(FIGURES)], dict(zip(outputs["blocks"], row[len(FIGURES) :].unbind(), strict=True))
+
+    def _epoch(self, name: str, settings: tuple[Any, ...], inputs: Tree) -> Tree:
+        """Take the gradient steps of an epoch on tensors alone; return figures and norms, a row for each."""
+        (objective, minibatch, max_norm, parts), optimizer = settings, self.optimizers[name]
+        objective = replace(objective, **inputs["objective"])
+        absent = dict.fromkeys((field.name for field in fields(Samples)), None)
+        samples, results = Samples(**{**absent, **inputs["samples"]}).rows(inputs["order"]), []
+        count = len(inputs["order"])
+        norms: dict[str, Tensor] = {}
+        for rows in torch.tensor_split(torch.arange(count), -(-count // minibatch)):
+            loss, figures = self._compiled_loss(self.nets[name], samples.slice(int(rows[0]), len(rows)), objective)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            norms = optimizer.step(inputs["learning_rate"], max_norm, parts)
+            results.append(torch.cat([figures, torch.stack(list(norms.values()))]))
+        return {"results": torch.stack(results), "blocks": tuple(norms)}
 
     def _objective(self, name: str, phase: PhaseInfo) -> ClippedObjective:
         """Return the objective with the present coefficients; tensors where they change, as in a compiled loss."""

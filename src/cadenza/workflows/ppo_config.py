@@ -28,6 +28,7 @@ COMMON = ("name", "n_steps", "buffer_on_disk", "accumulate", "update", "order", 
 class PPOConfig(AlgorithmSettings):
     """Proximal Policy Optimization, of one agent or of a team."""
 
+    has_graphs: ClassVar[bool] = True
     scheduled: ClassVar[str] = (
         "learning_rate gamma gae_lambda clip_range value_clip_range entropy_coef value_coef max_grad_norm target_kl"
     )

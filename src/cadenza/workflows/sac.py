@@ -9,6 +9,7 @@ Letters in shapes: B transitions, A agents of the group, E critics, n discrete a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ from cadenza.types import (
 from cadenza.workflows.parts import Parts
 from cadenza.workflows.sac_config import SACConfig
 
+RATE = "learning_rate"  # in the metrics
+AS_CONSTANTS = {"tau", "temperature", "target_entropy"}  # of a CUDA graph
 SHARE = 0.98  # of the highest entropy that discrete actions can have
 
 
@@ -172,6 +175,9 @@ class SAC:
         self.optimizers: dict[str, Optimizer] = {}
         self.kernels: dict[str, SACKernel] = {}  # hand-written, where they support the networks
         self.updates = 0
+        self._captured: dict[tuple[str, bool, bool, bool], Callable[[Tree], Tree]] = {}
+        # one temperature for a whole run may be a constant of a graph, and so may the targets' pace
+        self._captures = context.captures and config.accumulate == 1 and not AS_CONSTANTS & set(self.timed.schedules)
         first = self.timed.at(PhaseInfo("train", "online", now=0, horizon=1))
         for name, group in context.env.groups.items():
             policy = self.policies[name] = SACPolicy(group, config).to(self.device)
@@ -279,16 +285,27 @@ class SAC:
         for name in self.policies:
             if not sampled.groups[name]["active"].any():  # no agent of this group acted
                 continue
-            figures = self._learn(name, self._batch(name, sampled), config, critics, policy)
+            if self._captures:
+                figures = self._learn_by_graph(name, sampled, phase, critics, policy)
+            else:
+                figures = self._learn(name, self._batch(name, sampled), config, critics, policy)
             prefix = "train/" if len(self.policies) == 1 else f"train/{name}/"
             metrics |= {prefix + key: value for key, value in figures.items()}
         self.updates += critics
         return Updated(1, metrics)
 
     def _batch(self, name: str, sampled: Transitions) -> Batch:
-        data, observer = sampled.groups[name], self.observers[name]
+        data, observer, arrays = sampled.groups[name], self.observers[name], self._arrays(name, sampled)
+        if self._uses_kernel(name):
+            return Batch(observer.vector(data["obs"]), next_obs=observer.vector(data["next_obs"]), **arrays)
+        tensors = {key: None if x is None else torch.from_numpy(x).to(self.device) for key, x in arrays.items()}
+        return Batch(observer(data["obs"]), next_obs=observer(data["next_obs"]), **tensors)
+
+    def _arrays(self, name: str, sampled: Transitions) -> dict[str, Any]:
+        """Return the transitions of a group without the observations."""
+        data = sampled.groups[name]
         action = data["action"]
-        arrays = {
+        return {
             "action": action if action.dtype != np.float64 else action.astype(np.float32),
             "reward": data["reward"],
             "goes_on": sampled.discount[:, None] * ~data["terminated"],
@@ -296,16 +313,44 @@ class SAC:
             "next_mask": data.get("next_mask"),
             "weight": data["active"].astype(np.float32),
         }
-        if self._uses_kernel(name):
-            return Batch(observer.vector(data["obs"]), next_obs=observer.vector(data["next_obs"]), **arrays)
-        tensors = {key: None if x is None else torch.from_numpy(x).to(self.device) for key, x in arrays.items()}
-        return Batch(observer(data["obs"]), next_obs=observer(data["next_obs"]), **tensors)
+
+    def _learn_by_graph(
+        self, name: str, sampled: Transitions, phase: PhaseInfo, critics: bool, policy: bool
+    ) -> dict[str, Any]:
+        """Do what `_learn` does, as a CUDA graph for each choice of parts."""
+        key = (name, critics, policy, critics and (self.updates + 1) % self.config.target_every == 0)
+
+        def learn(inputs: Tree) -> Tree:
+            config, masks = self.timed.filled(inputs["settings"]), {"mask": None, "next_mask": None}
+            obs, next_obs = (self.observers[name].from_tensors(inputs[key]) for key in ("obs", "next_obs"))
+            batch = Batch(obs, next_obs=next_obs, **{**masks, **inputs["arrays"]})
+            figures = self._learn(name, batch, config, critics, policy)
+            tensors = {key: torch.as_tensor(value, device=self.device) for key, value in figures.items() if key != RATE}
+            return {"names": tuple(tensors), "figures": torch.stack(list(tensors.values()))}
+
+        def generators() -> list[torch.Generator]:
+            streams = [f"policy.{name}", *([f"dropout.{name}"] if self.config.dropout else [])]
+            return [self.context.streams.torch(stream, self.device) for stream in streams]
+
+        if key not in self._captured:
+            self._captured[key] = self.context.captured(learn, generators)
+        settings = self.timed.values(phase.now, phase.horizon) if self.timed.schedules else {}
+        data, arrays = sampled.groups[name], self._arrays(name, sampled)
+        inputs = {
+            **{key: data[key] for key in ("obs", "next_obs")},
+            "arrays": {key: x for key, x in arrays.items() if x is not None},
+            "settings": {key: np.array(value, np.float32) for key, value in settings.items()},
+        }
+        outputs = self._captured[key](inputs)
+        # copied, because the next call writes its figures over these
+        figures = dict(zip(outputs["names"], outputs["figures"].clone().unbind(), strict=True))
+        return {RATE: self.timed.at(phase).learning_rate, **figures}
 
     def _learn(self, name: str, batch: Batch, config: SACConfig, critics: bool, policy: bool) -> dict[str, Any]:
         optimizers, rate = self.optimizers, config.learning_rate
         self.temperatures[name].follow(config)
         temperature = self.temperatures[name].now()
-        metrics: dict[str, Any] = {"learning_rate": rate, "temperature": temperature}
+        metrics: dict[str, Any] = {RATE: rate, "temperature": temperature}
         next_sample = sample = None
         if self._uses_kernel(name) and critics and policy:  # the policy does not change in between
             next_sample, sample = self._samples(name, batch.next_obs, batch.obs)

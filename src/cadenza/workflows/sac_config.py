@@ -18,6 +18,7 @@ from cadenza.types import EnvSpec
 class SACConfig(OffPolicySettings):
     """Soft Actor-Critic."""
 
+    has_graphs: ClassVar[bool] = True
     scheduled: ClassVar[str] = (
         "learning_rate critic_learning_rate temperature_learning_rate max_grad_norm gamma tau temperature "
         "target_entropy"

@@ -29,7 +29,7 @@ from cadenza.nets.opinions import single_steps, to_numpy
 from cadenza.nets.optimizers import Optimizer, clip_together, optimizer
 from cadenza.nets.own_parts import own_function
 from cadenza.nets.target import Target
-from cadenza.ops.planning import MPPIResult, mppi
+from cadenza.ops.planning import mppi
 from cadenza.trees import map_tree
 from cadenza.types import Acted, Context, Credit, Explained, Mode, Opinion, PhaseInfo, Step, Store, Tree, Updated
 from cadenza.workflows.parts import Parts, own_states
@@ -91,6 +91,7 @@ class TDMPC:
         self._learn = {parts: partial(self.learn, parts=parts) for parts in choices}
         if config.accumulate == 1:
             self._learn = {parts: context.captured(learn) for parts, learn in self._learn.items()}
+        self._model_loss, self._policy_loss, self._plan = map(context.compiled, (model_loss, policy_loss, plan))
         self._search: Callable[[Tree], Tree] = context.captured(self.search)
         self.progress = (0, 1)  # `now` and `horizon` of the last update: evaluations plan with its schedules
 
@@ -105,40 +106,50 @@ class TDMPC:
         name, count = self.group, len(step.is_first)
         if mode.forced is not None:
             return Acted(mode.forced, {name: {}}, self.initial_carry(count))
-        result, mean = self._search_plan(step, carry, mode)
-        action = result.action
-        if mode.explore:
-            noise = torch.empty_like(action).normal_(generator=mode.streams.torch("act", self.device))
-            action = action + result.std[:, 0] * noise
-        return Acted({name: self.actions.decode(action.clamp(-1, 1))[:, None]}, {name: {}}, {MEAN: mean})
+        plan = self._search_plan(step, carry, mode)
+        return Acted({name: self.actions.decode(plan["explored"])[:, None]}, {name: {}}, {MEAN: plan[MEAN].clone()})
 
-    def _search_plan(self, step: Step, carry: Tree, mode: Mode) -> tuple[MPPIResult, Tensor]:
-        """Return a plan, and its mean [N, longest, D] from which the next search starts, one step later."""
+    def _search_plan(self, step: Step, carry: Tree, mode: Mode) -> Tree:
+        """Return a plan as `search` does; the next one of a captured graph is written over it."""
         search = self.config.planning
         progress = (mode.phase.now, mode.phase.horizon) if mode.explore else self.progress
         horizon = int(value_at(search.horizon, *progress))
         generator = mode.streams.torch("act", self.device)
-        start = torch.zeros_like(carry[MEAN][:, :horizon])
-        start[:, :-1] = carry[MEAN][:, 1:horizon] * send(~step.is_first, self.device)[:, None, None]
+        arrays = {
+            "obs": map_tree(lambda x: x[:, 0], step.obs[self.group]),
+            "goes_on": ~step.is_first,
+            "min_std": np.array(value_at(search.min_std, *progress), np.float32),
+        }
         inputs = {
-            "obs": self._observe(step),
-            "start": start,
+            # those of a captured graph go to the device in one copy
+            **(arrays if self.context.captures else map_tree(lambda x: send(x, self.device), arrays)),
+            MEAN: carry[MEAN],
             "noise": self._plan_noise(len(step.is_first), horizon, generator)._asdict(),
-            "min_std": send(np.array(value_at(search.min_std, *progress), np.float32), self.device),
             "settings": scheduled_tensors(self.timed, *progress, self.device),
         }
-        result = MPPIResult(**self._search(inputs))
-        mean = torch.zeros_like(carry[MEAN])
-        mean[:, :horizon] = result.mean
-        return result, mean
+        if mode.explore:
+            shape = (len(step.is_first), self.actions.size)
+            inputs["exploration"] = torch.empty(shape, device=self.device).normal_(generator=generator)
+        return self._search(inputs)
 
     def search(self, inputs: Tree) -> Tree:
-        """Search for a plan, on tensors alone."""
-        noise, latent = PlanNoise(**inputs["noise"]), self.model.encoder(inputs["obs"])
-        config = self.timed.filled(inputs["settings"])
+        """Search for a plan, on tensors alone.
+
+        Return its first action [N, D], the same with the noise of exploration, its deviation [N, D], and the mean
+        [N, longest, D] from which the next search starts, one step later.
+        """
+        noise, mean = PlanNoise(**inputs["noise"]), inputs[MEAN]
+        latent = self.model.encoder(self.observer.from_tensors(inputs["obs"]))
+        config, horizon = self.timed.filled(inputs["settings"]), noise.plans.shape[-2]
+        start = torch.zeros_like(mean[:, :horizon])
+        start[:, :-1] = mean[:, 1:horizon] * inputs["goes_on"][:, None, None]
         gamma = config.discount(self.context.env)
-        arguments = (self.model, latent, inputs["start"], noise, inputs["min_std"], gamma, config)
-        return plan(*arguments, self.planner)._asdict()
+        plan = self._plan(self.model, latent, start, noise, inputs["min_std"], gamma, config, self.planner)
+        mean = torch.zeros_like(mean)
+        mean[:, :horizon] = plan.mean
+        action, std = plan.action, plan.std[:, 0]
+        explored = action + std * inputs["exploration"] if "exploration" in inputs else action
+        return {"action": action, "explored": explored.clamp(-1, 1), "std": std, MEAN: mean}
 
     def _observe(self, step: Step) -> ObservationTensors:
         """Return observations [N, …] of the only agent as the model takes them."""
@@ -215,8 +226,8 @@ class TDMPC:
             each.zero_grad()
         metrics, error = {"learning_rate": rate}, {}
         if trains_model:
-            result = model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
-            result.loss.backward(inputs=self.model_parameters)  # type: ignore[no-untyped-call]
+            result = self._model_loss(model, slow, batch, noise, config.discount(self.context.env), config)
+            result.loss.backward(inputs=self.model_parameters)
             metrics["grad_norm/model"] = clip_together(self.model_parameters, config.max_grad_norm)
             for name, each in self.optimizers.items():
                 if name != POLICY:
@@ -227,8 +238,8 @@ class TDMPC:
             with torch.no_grad():
                 latents = unroll(model, batch)
         if trains_policy:
-            loss, figures = policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
-            loss.backward(inputs=list(model.policy.parameters()))  # type: ignore[no-untyped-call]
+            loss, figures = self._policy_loss(model, latents, batch, noise, self.scale, entropy_coef, config)
+            loss.backward(inputs=list(model.policy.parameters()))
             norm = self.optimizers[POLICY].step(rate, config.policy_max_grad_norm)["all"]
             metrics |= {**figures, "grad_norm/policy": norm}
         return {**error, "metrics": metrics}
@@ -285,11 +296,10 @@ class TDMPC:
         expected = carry.get(EXPECTED, torch.zeros(1, device=self.device))
         results = []
         for step in single_steps(steps):
-            result, mean = self._search_plan(step, carry, mode)
-            results.append(result)
-            carry = {MEAN: mean}
-        action = torch.cat([result.action for result in results])  # [N, D]
-        std = torch.cat([result.std[:, 0] for result in results])
+            results.append(map_tree(torch.clone, self._search_plan(step, carry, mode)))
+            carry = {MEAN: results[-1][MEAN]}
+        action = torch.cat([result["action"] for result in results])  # [N, D]
+        std = torch.cat([result["std"] for result in results])
         latent = model.encoder(self._observe(steps))
         performed = action if mode.forced is None else actions.encode(send(mode.forced[name][:, 0], self.device))
         reward = model.expected_reward(latent, performed)

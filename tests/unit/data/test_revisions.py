@@ -122,6 +122,29 @@ def test_a_state_contains_later_revisions(tmp_path: Path) -> None:
     assert 5.0 in beliefs(again)
 
 
+def test_values_of_other_rows_are_not_waited_for() -> None:
+    _, store = filled(12)
+    calls: list[int] = []
+
+    def pending(number: int, slots: list[int]) -> None:
+        def values() -> dict[str, np.ndarray]:
+            calls.append(number)
+            return {"belief": np.full((1, len(slots), 2, 3), float(number))}
+
+        store.revise(np.array([slots]), "runner", values)
+
+    pending(1, [0, 1])
+    pending(2, [1, 2])
+    assert store.latest(np.array([5]), "runner")["belief"].shape == (1, 2, 3)
+    assert calls == []
+    assert (store.latest(np.array([0, 5]), "runner")["belief"][0] == 1).all()
+    assert calls == [1]
+    pending(3, [3])
+    pending(4, [4])
+    store.latest(np.array([5]), "runner")
+    assert calls == [1, 2]  # more than two are not left pending
+
+
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here"))]
 
 

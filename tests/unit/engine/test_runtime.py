@@ -145,6 +145,21 @@ def test_loading_a_policy_keeps_the_precision_of_a_running_training(tmp_path: Pa
         torch.set_float32_matmul_precision("highest")
 
 
+def test_bfloat16_is_for_dreamer_on_cuda() -> None:
+    assert "bf16" not in decided("CartPole-v1:dreamer_v3", "runtime.bf16=true", device="cuda")
+    with pytest.raises(ConfigError, match=r"runtime.bf16=true: only on CUDA, and this run is on cpu"):
+        decided("CartPole-v1:dreamer_v3", "runtime.bf16=true")
+    with pytest.raises(ConfigError, match=r"runtime.bf16=true: ppo computes in float32"):
+        decided("CartPole-v1:ppo", "runtime.bf16=true", device="cuda")
+
+
+def test_gradient_steps_are_captured_on_cuda_only() -> None:
+    for algorithm in ("ppo", "sac"):
+        assert decided(f"Pendulum-v1:{algorithm}", device="cuda")["compile"] is True
+        assert decided(f"Pendulum-v1:{algorithm}")["compile"] is False
+    assert decided("CartPole-v1:dqn", device="cuda")["compile"] is False
+
+
 def test_updates_with_one_graph_are_captured_on_cuda_only() -> None:
     spec, long = "toy/image:dreamer_v3", ("environment.resize=64", "training.max_timesteps=1_000_000")
     assert decided(spec, *long)["compile"] is False

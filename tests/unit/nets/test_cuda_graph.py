@@ -12,14 +12,15 @@ import torch
 
 from cadenza.config.load import load
 from cadenza.data.replay import ReplayStore
+from cadenza.engine import build
 from cadenza.engine.build import assemble
 from cadenza.engine.collector import Collector
 from cadenza.engine.launch import check
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.nets.cuda_graph import WARM, Captured, no_garbage_collection
-from cadenza.trees import leaves
+from cadenza.trees import leaves, map_tree
 from cadenza.types import Mode
-from harness.collecting import PHASE
+from harness.collecting import PHASE, Holding, filled
 
 on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 
@@ -86,6 +87,54 @@ def test_captured_updates_and_plans_equal_eager_ones(variant: str) -> None:
             carry = acted.carry
             actions.append(acted.action["agent"])
         results.append((metrics, states, actions))
+        assembly.close()
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
+
+
+def without_graph(function: Any, generators: Any = tuple) -> Any:
+    """Stand in for `Captured` on a CPU: the function itself, of tensors."""
+    return lambda inputs: function(
+        map_tree(lambda x: x if isinstance(x, torch.Tensor) else torch.from_numpy(x), inputs)
+    )
+
+
+MODEL_FREE = {
+    "toy/identity_box:sac": ["algorithm.warmup_steps=80", "algorithm.batch_size=16", "algorithm.policy_every=2"],
+    "toy/identity:sac": ["algorithm.warmup_steps=80", "algorithm.batch_size=16", "algorithm.learning_rate=lin_0.001"],
+    "toy/identity_box:droq": ["algorithm.warmup_steps=80", "algorithm.batch_size=16"],
+    "toy/identity_box:ppo": [
+        "algorithm.n_steps=20",
+        "algorithm.batch_size=20",
+        "algorithm.clip_range=lin_0.3",
+        "algorithm.n_epochs=5",
+    ],
+    "toy/image:ppo": ["algorithm.n_steps=8", "algorithm.n_epochs=5"],
+    "toy/trio:happo": ["algorithm.n_steps=16", "algorithm.n_epochs=5", "algorithm.batch_size=16"],
+}
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_cuda)])
+@pytest.mark.parametrize("spec", list(MODEL_FREE))
+def test_gradient_steps_as_graphs_equal_eager_ones(spec: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    if device == "cpu":
+        monkeypatch.setattr("cadenza.nets.cuda_graph.Captured", without_graph)
+        monkeypatch.setattr(build, "uses_cuda_graphs", lambda config, _: config.runtime.compile == "auto")
+    for compile in ("auto", "false"):
+        overrides = [
+            f"device={device}",
+            "runtime.kernels=torch",
+            "environment.num_envs=2",
+            f"runtime.compile={compile}",
+        ]
+        config = load(spec, [*overrides, *MODEL_FREE[spec]])
+        assembly = assemble(config, check(config), {})
+        workflow: Any = assembly.workflow
+        assert workflow.context.captures == (compile == "auto")
+        store = filled(assembly)
+        source = Holding(store.take()) if hasattr(store, "take") else store
+        metrics = [workflow.update(source, PHASE).metrics for _ in range(12 if device == "cuda" else 4)]
+        results.append((metrics, [x for _, x in leaves(workflow.state_dict()) if isinstance(x, torch.Tensor)]))
         assembly.close()
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
 

@@ -14,6 +14,7 @@ from cadenza.config.load import load
 from cadenza.config.world_model_settings import PathIntegralConfig
 from cadenza.engine.build import Assembly, assemble
 from cadenza.engine.launch import check
+from cadenza.ops.planning import MPPIResult
 from cadenza.types import Mode
 from cadenza.workflows.tdmpc_steps import PlanNoise, plan
 from harness.collecting import PHASE, warming
@@ -93,12 +94,9 @@ def test_noise_is_added_to_the_planned_action_only_while_exploring(warmed: Any, 
     workflow, _ = warmed("Pendulum-v1:tdmpc2")
     assert world.env is not None
     step = world.env.reset()
-    result = {
-        "action": torch.tensor([[0.1], [0.9]]),
-        "mean": torch.zeros(2, 3, 1),
-        "std": torch.tensor([0.2, 7.0, 7.0]).view(1, 3, 1).expand(2, -1, -1),
-    }
-    workflow._search = lambda inputs: result
+    deviations = torch.tensor([0.2, 7.0, 7.0]).view(1, 3, 1).expand(2, -1, -1)
+    result = MPPIResult(torch.tensor([[0.1], [0.9]]), torch.zeros(2, 3, 1), deviations)
+    workflow._plan = lambda *_: result
 
     def pushes(explore: bool) -> np.ndarray:
         """Return actions [400, N] on a scale of -1 to 1; the pendulum's largest torque is 2."""
