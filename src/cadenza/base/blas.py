@@ -19,6 +19,8 @@ AVX512 = AVX2 | {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}
 AUTO, FASTEST = "auto", "fastest"  # settings that name no kernels
 # the processor's flags, the fastest kernels first; NumPy's wheels have these and older ones, but not Zen
 NEEDED = {"SkylakeX": AVX512, "Haswell": AVX2, "Zen": AVX2, "Sandybridge": frozenset({"avx"})}
+# of runs from before cadenza chose: OpenBLAS takes Katmai where it does not know the processor
+OLDER = {"Nehalem": frozenset({"sse4_2"}), "Katmai": frozenset[str]()}
 
 WAIT_POLICY = "OMP_WAIT_POLICY"  # of the threads of torch, when torch is imported
 
@@ -48,7 +50,7 @@ def choose(setting: str = AUTO) -> None:
     if "numpy" in sys.modules or (setting == AUTO and VARIABLE in os.environ):
         return
     kernels = requested(FASTEST if setting == AUTO else setting)
-    if kernels in NEEDED:
+    if kernels in NEEDED and processor_flags() >= NEEDED[kernels]:  # else it is refused, not run
         os.environ[VARIABLE] = kernels
         own_variables.add(VARIABLE)
 
@@ -98,7 +100,8 @@ def loaded() -> str:
 def require(kernels: str) -> None:
     """Raise `OtherKernelsError` if this process does not compute with these kernels and a new one would."""
     tried = kernels in (loaded(), started_for)
-    if may_start_again and not tried and kernels in NEEDED and processor_flags() >= NEEDED[kernels]:
+    needed = {**NEEDED, **OLDER}.get(kernels)
+    if may_start_again and not tried and needed is not None and processor_flags() >= needed:
         raise OtherKernelsError(kernels)
 
 

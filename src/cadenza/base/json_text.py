@@ -34,7 +34,10 @@ def plain(value: Any) -> Any:
 
 def dumps(value: Any, indent: int | None = None, ascii: bool = False) -> str:
     """Return JSON on one line (or indented) with the keys in order; `ascii` escapes all other characters."""
-    return _encoded(value, indent=indent, ensure_ascii=ascii)
+    try:  # most values are plain already, which the encoder notices faster than `plain`
+        return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=ascii)
+    except (TypeError, ValueError):
+        return json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=ascii)
 
 
 def terminal_line(value: Any, ascii: bool = False) -> str:
@@ -45,14 +48,7 @@ def terminal_line(value: Any, ascii: bool = False) -> str:
 
 def canonical(value: Any) -> str:
     """Return the canonical JSON of a value, which digests are computed from."""
-    return _encoded(value, sort_keys=True, separators=(",", ":"))
-
-
-def _encoded(value: Any, **format: Any) -> str:
-    try:  # most values are plain already, which the encoder notices faster than `plain`
-        return json.dumps(value, allow_nan=False, **format)
-    except (TypeError, ValueError):
-        return json.dumps(plain(value), allow_nan=False, **format)
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def is_text(name: str) -> bool:

@@ -39,6 +39,8 @@ from cadenza.config.spec import (
 )
 from cadenza.errors import ConfigError, NotFoundError, UnknownKeyError, UnusedError, nearest
 
+HOLDERS = ("algorithm.", "training.buffers.")  # of parts that may be exchanged
+PART_KEYS = ("encoder", "name", "network", "schedule")  # settings that name a part
 MARKS = "from_environment"  # the setting that lists the keys whose value came from an environment variable
 FOR_EVERY_ALGORITHM = "cadenza/conf/pace/debug.yaml"
 REFERENCE = re.compile(r"\$\{\s*([a-z_]\w*(?:\.\w+)*)\s*\}")  # to the value of another key
@@ -497,17 +499,29 @@ def _set(config: Any, key: str, value: Any) -> None:
     if key.endswith(f".{TARGET}"):
         key, value = key.removesuffix(f".{TARGET}"), {TARGET: value, "kwargs": {}}
     value, parts = from_hydra(value, key), key.split(".")
+    block, _, leaf = key.rpartition(".")
+    if leaf in PART_KEYS and block.startswith(HOLDERS) and _names_part(OmegaConf.select(config, block)):
+        OmegaConf.update(config, block, {leaf: value}, merge=False, force_add=True)  # another part, without arguments
+        return
     for length in range(1, len(parts)):
         parent = ".".join(parts[:length])
         value_above = OmegaConf.select(config, parent)
-        holds_part = parent != "algorithm.name" and parent.startswith(("algorithm.", "training.buffers."))
+        holds_part = parent != "algorithm.name" and parent.startswith(HOLDERS)
         if holds_part and takes_arguments(value_above):  # of which `key` is one
             OmegaConf.update(config, parent, from_hydra({TARGET: value_above}, parent))
         elif isinstance(value_above, str | int | float):
             name = parts[-1] if parts[-1] in {field.name for field in fields(RunConfig)} else ""
             hint = f"did you mean '{name}'?" if name else f"set {parent} as a whole"
             raise ConfigError(f"{key}: {parent} is {value_above!r} and has no parts; {hint}")
-    OmegaConf.update(config, key, value, merge=isinstance(value, Mapping), force_add=True)
+    merges = isinstance(value, Mapping)
+    if merges and any(name in value for name in PART_KEYS) and _names_part(OmegaConf.select(config, key)):
+        merges = False
+    OmegaConf.update(config, key, value, merge=merges, force_add=True)
+
+
+def _names_part(value: Any) -> bool:
+    """Return whether a value names a part: in short, or with its arguments."""
+    return takes_arguments(value) or (isinstance(value, Mapping) and TARGET in value)
 
 
 def _apply(config: Any, override: Any) -> Layer:

@@ -27,6 +27,7 @@ OVERRIDE = re.compile(
     r"(?:(0|-?[1-9]\d*)|(-?(?:0|[1-9]\d*)\.\d+)|'([^'\\$?]*)'|([A-Za-z]\w*(?:\.\w+)*))",
     re.ASCII,
 )
+LONGEST = 1000  # characters of an override: Python converts no number of 5,000 digits
 WORDS = {"true": True, "false": False, "null": None}
 NUMBERS = ("nan", "inf", *WORDS)  # in any case; those of `WORDS` are written in small letters here
 
@@ -53,7 +54,7 @@ def composed(base: Base, overrides: Sequence[str]) -> tuple[dict[str, Any], list
 
 def _change(text: str) -> Layer | None:
     """Return the layer of an override that sets a plain value, or None."""
-    match = OVERRIDE.fullmatch(text)
+    match = OVERRIDE.fullmatch(text) if len(text) <= LONGEST else None
     if match is None or match[1] == "algorithm.name" or match[1].partition(".")[0] not in _settings():
         return None
     key, whole, decimal, quoted, word = match.groups()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cadenza.base.garbage import collect_as_usual
 from cadenza.base.json_text import plain
 from cadenza.base.streams import EVALUATION, Streams
 from cadenza.config.convert import build, to_dict
@@ -99,6 +100,7 @@ def load_policy(folder: RunFolder, checkpoint: str = "last", trust: bool = False
         workflow.load_state_dict(state["workflow"])
     except (KeyError, RuntimeError) as problem:
         raise CheckpointError(f"{name} does not fit the run's config: {str(problem).splitlines()[0]}") from problem
+    collect_as_usual()  # here as in a run, steps of an environment follow
     return Player(workflow, config, spec, progress_at(name, decisions)), name
 
 

@@ -19,6 +19,7 @@ BLUE, GREY, GREEN = "#2563eb", "#9ca3af", "#059669"
 INK, FAINT = "#1f2937", "#e5e7eb"
 PANELS, COLUMNS = 8, 4  # of the metrics of updates: how many at most, and how many in a row
 POINTS = 2_000  # of a curve: more than a picture has columns
+SMALLEST = 1e-300  # half of the range of an axis, at least: smaller numbers lose their digits
 MARKED = 500  # evaluations with a mark each
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 CHARACTER = 0.52  # width of one, in font sizes
@@ -71,7 +72,7 @@ def learning_curve(rows: Sequence[dict[str, Any]], title: str, threshold: float 
         )
         best = max(evaluated, key=lambda point: (point[1], point[0]))  # of equals the latest, as in checkpoints
         curves.append(Line((), BLUE, "evaluation, best", marks=(best,), radius=7, is_filled=False))
-    if threshold is not None:
+    if is_point(threshold):
         end = max(x for x, _ in (*collected, *evaluated))
         curves.append(Line(((0, threshold), (end, threshold)), GREEN, f"solved ({threshold:g})", is_dashed=True))
     return Chart(title, curves, "env_steps", "return of an episode")
@@ -111,7 +112,7 @@ def _chart(chart: Chart) -> Iterator[str]:
     places = [place for curve in chart.curves for place in (*curve.points, *curve.marks)]
     end = max(x for x, _ in places) or 1.0
     low, high = min(y for _, y in places), max(y for _, y in places)
-    margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
+    margin = max(0.08 * (high - low) or 0.1 * abs(high) or 1.0, SMALLEST)
     low, high = low - margin, high + margin
     left, right = font * 4.6 + (font * 1.6 if chart.y_label else 0), chart.width - font
     top = font * (4.2 if any(curve.label for curve in chart.curves) else 2.4)
@@ -187,7 +188,9 @@ def ticks(low: float, high: float, most: float, units: bool = False) -> list[Tic
     values = [index * step for index in range(math.ceil(low / step), math.floor(high / step) + 1)]
     unit, letter = next((pair for pair in UNITS if units and high >= pair[0]), (1.0, ""))
     digits = max(0, -math.floor(math.log10(step / unit) + 1e-9))
-    form = f",.{digits}f" if digits < 7 and abs(high) < 1e9 else ".3g"
+    size = max(abs(low), abs(high))
+    needed = math.ceil(math.log10(max(size / step, 10.0))) + 1  # digits that tell two ticks apart
+    form = f",.{digits}f" if digits < 7 and size < 1e9 else f".{min(17, max(3, needed))}g"
     return [Tick(value, f"{value / unit:{form}}{letter if value else ''}") for value in values]
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import IO, Any
@@ -86,13 +87,16 @@ class MetricRows:
         """
         names = list(names)
         keys, needles = {*names, *AXES}, list(map(_needle, names))
-        pairs = re.compile(f'"({"|".join(map(re.escape, keys))})": ([^,}}]+)')
+        quoted = {json.dumps(key, ensure_ascii=False): key for key in keys}
+        pairs = re.compile(f"({'|'.join(map(re.escape, quoted))}): ([^,}}]+)")
 
         def cut(line: bytes) -> Row:
-            try:
-                return {key: int(x) if x.isdigit() else float(x) for key, x in pairs.findall(line.decode())}
-            except ValueError:  # null, a text, not UTF-8
-                return {key: value for key, value in self._parsed(line).items() if key in keys}
+            with suppress(ValueError):  # null, a text, not UTF-8
+                parts = pairs.findall(line.decode())
+                row = {quoted[key]: int(x) if x.isdigit() else float(x) for key, x in parts}
+                if validity.row_fault(row) is None:
+                    return row
+            return {key: value for key, value in self._parsed(line).items() if key in keys}
 
         rows: list[Row] = []
         line, is_last = b"", False

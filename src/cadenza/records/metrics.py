@@ -19,6 +19,7 @@ from cadenza.base.json_text import canonical, dumps, plain
 from cadenza.base.parsing import json_data
 from cadenza.base.text import cell
 from cadenza.errors import CheckpointError, ConfigError, NotFoundError, nearest
+from cadenza.records import validity
 from cadenza.records.metric_rows import MetricRows, Row, whole_lines
 
 FIRST = ("env_steps", "updates")
@@ -190,7 +191,7 @@ def sample(path: SafePath) -> list[Row]:
     """Return all rows of a short file, and rows from everywhere in a long one; none if there is no file."""
     try:
         with MetricRows(path) as rows:
-            return rows.sampled(rows.part())
+            return [row for row in rows.sampled(rows.part()) if validity.row_fault(row) is None]
     except FileNotFoundError:
         return []
 

@@ -99,8 +99,10 @@ def _settings(folder: RunFolder) -> tuple[Row, str]:
     seeds = [block for block in blocks if block.startswith(b"seed:")]
     if len(seeds) != 1:
         return _parsed(content)
-    settings, searchable = _parsed(b"".join(block for block in blocks if block is not seeds[0]))
-    return {**settings, **_parsed(seeds[0])[0]}, searchable
+    shared, seed = _parsed(b"".join(block for block in blocks if block is not seeds[0])), _parsed(seeds[0])
+    if NO_SETTINGS in (shared, seed):  # the line is a part of another value
+        return _parsed(content)
+    return {**shared[0], **seed[0]}, shared[1]
 
 
 @lru_cache(256)

@@ -88,7 +88,8 @@ def test_slower_kernels_are_remarked_with_their_variable_and_the_remedy(monkeypa
         ("auto", None, frozenset({"neon"}), None),  # left to OpenBLAS
         ("auto", "Haswell", blas.AVX512, "Haswell"),  # the user's word
         ("fastest", "Haswell", blas.AVX512, "SkylakeX"),
-        ("Sandybridge", "Haswell", blas.AVX512, "Sandybridge"),
+        ("Sandybridge", "Haswell", blas.AVX512 | {"avx"}, "Sandybridge"),
+        ("SkylakeX", None, blas.AVX2, None),  # which this processor lacks: it is refused later
     ],
 )
 def test_kernels_are_chosen_by_the_processor_unless_somebody_names_them(

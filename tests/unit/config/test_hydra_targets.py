@@ -107,6 +107,9 @@ GATED, UNITS = f"'{MINE}:Gated'", "kwargs: {units: 8}"
         ),
         ("CartPole-v1:ppo", ("advantage=n_step", "advantage.n=8"), "advantage={name: n_step, kwargs: {n: 8}}"),
         ("CartPole-v1:ppo", ("optimizer=torch.optim:Adam",), "optimizer={_target_: torch.optim.Adam}"),
+        ("CartPole-v1:ppo", ("advantage=n_step", "advantage.n=3", "advantage.name=td_lambda"), "advantage=td_lambda"),
+        ("CartPole-v1:ppo", ("advantage=vtrace", "advantage.x=1", "advantage={name: n_step}"), "advantage=n_step"),
+        ("CartPole-v1:ppo", (f"torso={GATED}", "torso.encoder=auto"), "torso.encoder=auto"),
     ],
 )
 def test_keys_below_the_name_of_a_part_are_its_arguments(spec: str, overrides: tuple[str, ...], part: str) -> None:

@@ -19,13 +19,16 @@ from cadenza.lab.svg_charts import BLUE, INK, POINTS, Chart, Line, svg, thinned,
         (9.3, 529.7, False, ["200", "400"]),
         (1000.01, 1000.05, False, ["1,000.01", "1,000.02", "1,000.03", "1,000.04", "1,000.05"]),
         (0, 1.0, True, ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (1e12, 1e12 + 4, False, [f"{10**12 + step}" for step in range(5)]),
     ],
 )
 def test_ticks_are_round_and_differ(low: float, high: float, units: bool, texts: list[str]) -> None:
     assert [tick.text for tick in ticks(low, high, 5, units)] == texts
 
 
-@pytest.mark.parametrize("points", [[(0, 5.0)], [(0, 0.0)], [(1, -1e30), (2, 1e30)], [(10, 1e-9), (20, 2e-9)]])
+@pytest.mark.parametrize(
+    "points", [[(0, 5.0)], [(0, 0.0)], [(1, -1e30), (2, 1e30)], [(10, 1e-9), (20, 2e-9)], [(0, 0.0), (1, 5e-323)]]
+)
 def test_any_numbers_become_an_image(points: list[tuple[float, float]]) -> None:
     text = svg([Chart("a <b> & $c", [Line(points, BLUE, "x", marks=points)])])
     assert "nan" not in text

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from cadenza.config.networks import HeadConfig, MemoryConfig, MLPConfig, OptimizerConfig, TorsoConfig
 from cadenza.nets.actor_critic import ActorCritic
-from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel, minibatches
+from cadenza.nets.numpy.actor_critic_kernel import ActorCriticKernel, actor_critic_kernel, minibatches, zeros
 from cadenza.nets.numpy.network import Network
 from cadenza.nets.observe import VECTOR
 from cadenza.nets.optimizers import optimizer
@@ -320,3 +320,9 @@ def test_networks_in_kept_memory_equal_autograd_for_every_number_of_rows(activat
         of_inputs = by_hand.backward(slope.numpy(), to_input=True)
         torch.testing.assert_close([p.grad for p in parameters], list(expected[:-1]), atol=1e-5, rtol=1e-4)
         np.testing.assert_allclose(of_inputs, expected[-1][-learned:], atol=1e-5)
+
+
+def test_few_arrays_of_zeros_are_kept() -> None:
+    for rows in range(100):
+        zeros((rows + 1, 3))
+    assert zeros.cache_info().currsize <= 32

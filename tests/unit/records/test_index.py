@@ -18,7 +18,7 @@ from cadenza.errors import ConfigError
 from cadenza.records.folder import RunFolder
 from cadenza.records.index import rebuild, rows
 from cadenza.records.lock import RunLock
-from cadenza.records.run_summary import COLUMNS, changes
+from cadenza.records.run_summary import COLUMNS, changes, describe
 from harness.command import cadenza
 
 
@@ -320,3 +320,16 @@ def test_a_folder_that_cannot_be_opened_hides_no_other(root: Path, monkeypatch: 
     statuses = {row["run"]: row["status"] for row in rows(root)}
     assert len(statuses) == 3
     assert [run for run, status in statuses.items() if status == "unreadable"] == [closed]
+
+
+def test_seeds_share_settings_but_for_the_seed_and_a_line_of_a_text_is_none(
+    make_run: Callable[..., RunFolder],
+) -> None:
+    first, second = make_run(seed=1), make_run(seed=2)
+    text = first.config.path.read_text()
+    second.config.path.write_text(text.replace("seed: 1\n", "seed: 2\n"))
+    assert {row["seed"] for row in rows(first.path.parent)} == {1, 2}
+    quoted = text.replace("seed: 1\n", "") + "other: 'a\n\nseed: 5'\n"
+    first.config.path.write_text(quoted)
+    assert describe(first.path)[0]["seed"] is None
+    assert "algorithm.gamma" in describe(first.path)[1]

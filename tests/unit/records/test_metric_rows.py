@@ -169,3 +169,19 @@ def test_some_quantities_of_all_rows_are_those_of_the_whole_rows(tmp_path: Path)
     path.write_text('{"env_steps": 1, "eval/x": 2.0}\n{"env_steps": 2, "eval/x": [1]}\n')
     with MetricRows(safe(path)) as reader, pytest.raises(CheckpointError, match=r"eval/x='\[1\]', which is no number"):
         reader.columns(names)
+
+
+@pytest.mark.parametrize("place", ["", '"env_steps": -5, ', '"env_steps": Infinity, ', f'"env_steps": {10**400}, '])
+def test_a_row_without_a_sound_place_is_refused_and_not_sampled(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"env_steps": 1, "eval/x": 1.0}\n{' + place + '"eval/x": 2.0}\n')
+    with MetricRows(safe(path)) as reader, pytest.raises(CheckpointError):
+        reader.columns(["eval/x"])
+    assert [row["env_steps"] for row in metrics.sample(safe(path))] == [1]
+
+
+def test_quantities_with_any_name_are_read(tmp_path: Path) -> None:
+    path, name = tmp_path / "metrics.jsonl", 'mine/a\\b"c'
+    path.write_text(dumps({"env_steps": 1, name: 1.5}) + "\n")
+    with MetricRows(safe(path)) as reader:
+        assert reader.columns([name]) == [{"env_steps": 1, name: 1.5}]

@@ -11,6 +11,7 @@ from statistics import median
 
 from cadenza.base import atomic
 from cadenza.base.files import SafePath
+from cadenza.base.garbage import collect_as_usual
 from cadenza.base.json_text import canonical
 from cadenza.config.convert import to_dict
 from cadenza.config.load import as_yaml, dump
@@ -124,6 +125,7 @@ class Sweep:
 
     def run(self, signals: Signals) -> None:
         """Train until all trials are over, or until a signal; then wait until every run has saved."""
+        collect_as_usual()
         while True:
             while not signals.requested and len(self._running) < self.backend.slots:
                 job = self._next_job()

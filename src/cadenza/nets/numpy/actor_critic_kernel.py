@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby, repeat
 from typing import Any, NamedTuple, Protocol
 
@@ -29,7 +29,7 @@ GATHERED = 4096  # samples gathered at once
 TINY = np.finfo(np.float32).tiny
 
 
-@cache
+@lru_cache(32)  # a rollout may have any number of final observations
 def zeros(shape: tuple[int, ...]) -> Array:
     """Return zeros, comparing with which is several times as fast as with a single zero."""
     return np.zeros(shape, np.float32)

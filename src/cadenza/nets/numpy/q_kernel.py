@@ -64,7 +64,8 @@ class QKernel:
         )
         next_values = self.target(next_obs)
         size, actions = len(obs) // calls, next_values.shape[1]
-        entry = np.arange(len(obs)) % size * actions + action  # of the action's value among those of its part
+        # of the action's value among those of its part; actions of idle agents may be outside of the space
+        entry = np.arange(len(obs)) % size * actions + action % actions
 
         def goals(scores: Array, part: slice) -> Array:
             allowed = scores if next_mask is None else np.where(next_mask[part], scores, -np.inf)
