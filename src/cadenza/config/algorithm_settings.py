@@ -16,6 +16,9 @@ SMALL_RATIO = 0.125  # updates per env_step
 SMALL_BATCH = 32
 
 
+USUAL_ROWS = 1024  # of a gradient step, where no setting names them, as with whole episodes
+
+
 @dataclass(frozen=True)
 class AlgorithmSettings(ABC):
     """The settings of an algorithm: a frozen dataclass.
@@ -44,6 +47,16 @@ class AlgorithmSettings(ABC):
         """Return the number of gradient steps per env_step; 0 if it does not depend on env_steps."""
         return 0.0
 
+    def rows_per_update(self, num_envs: int) -> float:
+        """Return about how many rows a gradient step learns from, for each agent: by default as `batch_size` says."""
+        settings = vars(self)
+        batch = settings.get("batch_size")
+        if not isinstance(batch, int | float):
+            return USUAL_ROWS
+        if batch <= 1:  # a fraction of the rollout
+            batch *= settings.get("n_steps", 1) * num_envs
+        return batch * settings.get("batch_length", 1)  # type: ignore[no-any-return]
+
     def shrunk(self) -> Self:
         """Return settings with quick updates and quick actions, for a run that need not learn anything."""
         return self
@@ -65,7 +78,7 @@ def accumulation() -> Any:
     return setting(1, doc, least=1, sparse=True)
 
 
-METHODS = ("check", "updates_per_env_step", "shrunk", "for_one_environment")
+METHODS = ("check", "updates_per_env_step", "rows_per_update", "shrunk", "for_one_environment")
 DEFAULTS = ("one_graph", "has_graphs", "has_bf16", "default_groups", *METHODS[1:])
 
 

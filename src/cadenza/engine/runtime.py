@@ -28,7 +28,6 @@ from cadenza.workflows.loss_check import first_difference, is_same_loss, loss_ex
 WORTH_COMPILING = 2000  # gradient steps
 LARGE = 36  # pixels: from this size on images are worth more than one thread
 LARGE_PRODUCT = 1 << 26  # multiply-adds, 0.6 ms on one thread: as 256 rows by 512 x 512
-USUAL_ROWS = 1024  # of a gradient step, where no setting names them, as with whole episodes
 WIDTHS = ("units", "encoder_units", "deter", "latent", "hidden", "size")  # settings that are the width of a layer
 
 
@@ -120,12 +119,10 @@ def has_small_products(config: RunConfig, spec: EnvSpec) -> bool:
     they spin on a core that another process uses (docs/performance.md).
     """
     algorithm = config.algorithm
-    batch = getattr(algorithm, "batch_size", USUAL_ROWS)
-    if not isinstance(batch, int | float) or own_names(algorithm):
+    if own_names(algorithm):
         return False
-    if batch <= 1:  # a fraction of the rollout
-        batch *= getattr(algorithm, "n_steps", 1) * config.environment.num_envs
-    rows = batch * getattr(algorithm, "batch_length", 1) * max(len(group.agents) for group in spec.groups.values())
+    agents = max(len(group.agents) for group in spec.groups.values())
+    rows: float = agents * algorithm.rows_per_update(config.environment.num_envs)
     return 0 < rows * largest_layer(algorithm) < LARGE_PRODUCT
 
 

@@ -87,7 +87,7 @@ def test_without_it_a_run_ends_with_a_whole_rollout_and_says_so_first(lab: Lab, 
     line = "ends at step 192: the budget of 150, rounded up to a cycle of 64"
     arguments = ["toy/identity:ppo", *SMALL]
     train(tmp_path, *arguments).succeeded()
-    assert line in last(tmp_path).log.read_text().splitlines()[2]
+    assert any(line in text for text in last(tmp_path).log.read_text().splitlines()[:4])
     assert line in cadenza("plan", *arguments, "--seconds", "0.1").succeeded().out
     exact = json.loads(cadenza("plan", *arguments, EXACT, "--seconds", "0.1", "--json").succeeded().out)
     assert (exact["run"]["end"], exact["run"]["env_steps"]) == (None, 150)

@@ -214,9 +214,9 @@ def test_file_that_does_not_fit_into_memory_is_refused_before_it_is_read(
     room: int, saved: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cadenza.records.checkpoint.LARGE", 10)
-    monkeypatch.setattr("cadenza.records.checkpoint.available", lambda: None)
+    monkeypatch.setattr("cadenza.records.checkpoint.available_memory", lambda: None)
     saved.load(NEW)  # nobody knows how much there is
-    monkeypatch.setattr("cadenza.records.checkpoint.available", lambda: room)
+    monkeypatch.setattr("cadenza.records.checkpoint.available_memory", lambda: room)
     with pytest.raises(CheckpointError, match="which do not fit into memory"):
         saved.load(NEW)
 

@@ -191,6 +191,7 @@ class Trusting(PPO):
         return None if factor is None else factor.clamp(0.99, 1.01)
 
 
+@pytest.mark.usefixtures("forgotten")
 def test_a_subclass_reads_and_changes_the_factor(assembled: Any) -> None:
     team = ("algorithm.update=sequential", "algorithm.rewards=team", "algorithm.order=fixed")
     assembly = assembled(f"toy/trio:{__name__}:Trusting", *team, "algorithm.learning_rate=0.01")

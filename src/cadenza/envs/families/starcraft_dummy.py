@@ -99,7 +99,7 @@ class Battle:
         healers = smac.HEALER in kinds and self.n_agents > self.n_enemies
         self.n_actions = NO_ATTACK + (self.n_agents if healers else self.n_enemies)
         self.reward_sparse, self.reward_scale_rate, self._break_at = reward_sparse, reward_scale_rate, break_at
-        self._kinds = list(kinds) if len(kinds) > 1 else []
+        self._kinds, self._seed = list(kinds) if len(kinds) > 1 else [], seed
         self._shields = [race == "protoss" for race in races]
         self._allies = np.arange(self.n_agents)
         self._enemies = np.arange(self.n_enemies) + self.n_agents

@@ -258,7 +258,8 @@ class EpisodePlayer:
         for group, one in credit.items():
             reward, over = self.rewards(group, one, frames_after)
             self.send(Advantages(group, rounded(advantages(np.concatenate(values[group]), reward, over, one))))
-        self.send(State({"credit": {group: one._asdict() for group, one in credit.items()}}))
+        numbers = {group: one._replace(estimate=None)._asdict() for group, one in credit.items()}
+        self.send(State({"credit": numbers}))
 
     def rewards(self, group: str, credit: Credit, frames: list[Frame]) -> tuple[np.ndarray, np.ndarray]:
         """Return the rewards [T, A] that the values of a group predict, and where they end (no bootstrap) [T, A]."""
