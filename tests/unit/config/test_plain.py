@@ -78,3 +78,8 @@ def test_a_file_of_plain_settings_composes_as_with_hydra(tmp_path: Path, by_hydr
 @pytest.mark.parametrize("text", HYDRA)
 def test_what_takes_hydra_is_left_to_it(text: str) -> None:
     assert plain.composed(base_of("CartPole-v1:ppo", None), [text]) is None
+
+
+def test_a_number_of_thousands_of_digits_is_left_to_hydra() -> None:
+    with pytest.raises(CadenzaError, match="Exceeds the limit"):
+        compose("CartPole-v1:ppo", ["seed=" + 5000 * "9"])

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cadenza.lab.svg_charts import BLUE, INK, POINTS, Chart, Line, svg, thinned, ticks
+from cadenza.lab.svg_charts import BLUE, INK, POINTS, Chart, Line, learning_curve, svg, thinned, ticks
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_a_page_gives_its_own_colours() -> None:
     page = svg([chart, chart], columns=2, page=True)
     assert INK not in page
     assert 'viewBox="0 0 1536 432"' in page
+
+
+def test_a_threshold_that_cannot_be_drawn_is_left_out() -> None:
+    rows = [{"env_steps": 1, "eval/return_mean": 1.0}]
+    for threshold, count in ((475.0, 3), (1.7e308, 2), (None, 2)):
+        chart = learning_curve(rows, "title", threshold)
+        assert chart is not None
+        assert len(chart.curves) == count

@@ -20,7 +20,7 @@ from cadenza.engine.build import assemble
 from cadenza.engine.launch import check
 from cadenza.engine.scheduler import PhaseScheduler
 from cadenza.errors import ConfigError
-from cadenza.ops.td import project, quantile_huber
+from cadenza.ops.td import TDBatch, project, quantile_huber
 from cadenza.types import Context, EnvSpec, GroupSpec, Mode, PhaseInfo, Step
 from cadenza.workflows.dqn import DQN
 from cadenza.workflows.dqn_config import DQNConfig
@@ -506,3 +506,17 @@ def test_rainbow_is_dqn_with_everything_on() -> None:
     assert isinstance(settings, DQNConfig)
     assert all((settings.double, settings.dueling, settings.noisy, settings.priority_alpha))
     assert (settings.n_step, settings.distribution, settings.epsilon) == (3, "c51", 0.0)
+
+
+def test_an_idle_agents_action_touches_no_other_row(warmed_up: Any) -> None:
+    workflow, _ = warmed_up("CartPole-v1:dqn", SHORT_EPISODES, "runtime.kernels=numpy")
+    kernel, net = workflow.kernels["agent"], workflow.nets["agent"]
+    rows, one = np.ones((2, 1), np.float32), np.array([[1.0], [0.0]], np.float32)  # the second agent is idle
+    obs = np.ones((2, 1, 4), np.float32)
+    gradients = []
+    for idle in (0, -1):
+        batch = TDBatch(obs, np.array([[1], [idle]]), 5 * rows, obs, None, 0 * rows, one, one)
+        list(kernel.gradients(batch, 1, False, True))
+        gradients.append([parameter.grad.clone() for parameter in net.parameters()])
+    assert all(torch.equal(first, second) for first, second in zip(*gradients, strict=True))
+    assert any(gradient.any() for gradient in gradients[0])
