@@ -248,10 +248,13 @@ def main() -> None:
     parser.add_argument("--out", type=result_file)
     parser.add_argument("--picture", type=result_file)
     options = parser.parse_args()
+    kinds = options.only.split(",")
+    if unknown := set(kinds) - set(KINDS):
+        parser.error(f"argument --only: {', '.join(sorted(unknown))}: choose from {', '.join(KINDS)}")
     use_threads(1)
     results: dict[str, Lines] = {}
     with tempfile.TemporaryDirectory() as temporary:
-        for kind in options.only.split(","):
+        for kind in kinds:
             results[kind] = KINDS[kind][0](options.keep or Path(temporary))
             for name, line in results[kind].items():
                 costs = ", ".join(f"{size:,}: {cost:.3g}" for size, cost in line.items())

@@ -37,7 +37,7 @@ tr { border-color: var(--faint); } th { color: var(--quiet); } pre { background:
 figure { margin: 0; overflow-x: auto; } figure svg { max-width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; }
 @media (max-width: 40rem) {
-  td { overflow-wrap: anywhere; } td, th { padding-right: .7rem; }
+  td { overflow-wrap: anywhere; } td:first-child { min-width: 5.5em; } td, th { padding-right: .7rem; }
   figure svg { width: 36rem; max-width: none; }
 }
 summary { cursor: pointer; margin: .6rem 0; } summary:focus-visible { outline: 2px solid #2563eb; }
